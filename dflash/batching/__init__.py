@@ -1,0 +1,1 @@
+"""Length histogram, exact bucket boundaries, policies, plans and their quality."""

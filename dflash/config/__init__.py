@@ -1,0 +1,1 @@
+"""Every setting, a module per section: typed, frozen, unknown keys forbidden."""

@@ -1,0 +1,1 @@
+"""Sources, chat rendering and loss masks, token shards, regeneration, the built-in corpus."""

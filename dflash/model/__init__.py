@@ -1,0 +1,1 @@
+"""Anchors, drafter, target, objective and the checkpoint formats of others."""

@@ -1,0 +1,1 @@
+"""Preflight, advice on the topology, pipeline simulation, power."""

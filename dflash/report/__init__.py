@@ -1,0 +1,1 @@
+"""Every figure and page, the verdict on the loss, the live view."""

@@ -1,0 +1,1 @@
+"""Requests, stage keys, the keyed store, manifests, locks."""

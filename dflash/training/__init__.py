@@ -1,0 +1,1 @@
+"""The training program: loops, step, schedule, checkpoints, metrics."""

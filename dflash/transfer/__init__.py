@@ -1,0 +1,1 @@
+"""Roles, packets and the channel that moves features from targets to drafters."""
