@@ -1,11 +1,13 @@
 """The built-in corpus: functions and classes of the running Python's standard library.
 
-The prompt of a conversation is a signature with its docstring, the response is the body. No download, real text, and
+The prompt of a conversation is a signature with its docstring, a method's below the name of its class; the response
+is the body. No download, real text, and
 lengths over three orders of magnitude. The corpus belongs to the Python version that runs: another minor version has
 other sources, so its samples differ (the file `corpus.json` beside the export says which version it was).
 
 Near-duplicates are dropped over the whole corpus, so that no held-out prompt has a twin in the training split: a
-function whose set of 5-token shingles has a Jaccard similarity of at least one half with an earlier one is left out.
+definition whose prompt stood before, or whose set of 5-token shingles has a Jaccard similarity of at least one half
+with an earlier one, is left out.
 """
 
 import ast
@@ -19,10 +21,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Packages that distributions leave out or split off.
+# Modules that distributions leave out, split off or change, and tests inside packages.
 LEFT_OUT = frozenset(
-    {"test", "tests", "idlelib", "tkinter", "lib2to3", "turtledemo", "site-packages", "dist-packages"}
+    {"test", "tests", "idlelib", "tkinter", "lib2to3", "turtle", "turtledemo", "distutils", "ensurepip", "venv"}
 )
+# The interpreter's own list is the same on every platform, whatever lies in the folder.
+MODULES = sys.stdlib_module_names - LEFT_OUT
 SHINGLE_TOKENS = 5
 MAX_SIMILARITY = 0.5
 MIN_BODY_CHARACTERS = 12
@@ -33,7 +37,7 @@ WORD = re.compile(r"\w+|[^\w\s]")
 
 @dataclass(frozen=True)
 class Definition:
-    """One function or class: where it stands, its head (decorators, signature, docstring) and its body."""
+    """One function or class: where it stands, its head (class, decorators, signature, docstring) and its body."""
 
     name: str
     head: str
@@ -71,7 +75,7 @@ def definitions(root: Path) -> Iterator[Definition]:
     """Every function and class of the sources below a folder, in the order of their paths and lines."""
     for path in sorted(root.rglob("*.py")):
         relative = path.relative_to(root)
-        if LEFT_OUT & set(relative.parts) or relative.name.startswith("turtle"):
+        if relative.with_suffix("").parts[0] not in MODULES or LEFT_OUT & set(relative.parts):
             continue
         try:
             source = path.read_text(encoding="utf-8")
@@ -80,14 +84,15 @@ def definitions(root: Path) -> Iterator[Definition]:
             # the standard library ships a few files that are wrong on purpose
             continue
         lines = source.splitlines()
-        for node in _separate(tree):
+        for owner, node in _separate(tree, ""):
             cut = _cut(node, lines)
             if cut is not None:
-                yield Definition(f"{relative.as_posix()}:{node.name}:{node.lineno}", *cut)
+                head = f"class {owner}:\n{textwrap.indent(cut[0], '    ')}" if owner else cut[0]
+                yield Definition(f"{relative.as_posix()}:{node.name}:{node.lineno}", head, cut[1])
 
 
-def _separate(tree: ast.AST) -> Iterator[Node]:
-    """Definitions none of which stands inside another, in the order of their lines.
+def _separate(tree: ast.AST, owner: str) -> Iterator[tuple[str, Node]]:
+    """Definitions none of which stands inside another, in the order of their lines, with the class of a method.
 
     A class with methods gives its methods, else a held-out method would stand in the text of a class trained on.
     """
@@ -97,9 +102,9 @@ def _separate(tree: ast.AST) -> Iterator[Node]:
             or isinstance(node, ast.ClassDef)
             and not any(isinstance(each, Function) for each in ast.walk(node))
         ):
-            yield node
+            yield owner, node
         else:
-            yield from _separate(node)
+            yield from _separate(node, node.name if isinstance(node, ast.ClassDef) else owner)
 
 
 def _cut(node: Node, lines: list[str]) -> tuple[str, str] | None:
@@ -119,7 +124,7 @@ def _cut(node: Node, lines: list[str]) -> tuple[str, str] | None:
 
 
 def without_near_duplicates(found: list[Definition]) -> list[Definition]:
-    """The definitions that resemble no earlier kept one.
+    """The definitions that resemble no earlier kept one, and whose prompts are their own.
 
     Candidates come from an inverted index over the rarest shingles: two sets with a Jaccard similarity of at least s
     share a shingle among the rarest ceil((1 - s) n) + 1 of each (prefix filtering; Chaudhuri et al., 2006).
@@ -127,14 +132,18 @@ def without_near_duplicates(found: list[Definition]) -> list[Definition]:
     shingles = [_shingles(definition) for definition in found]
     frequency = Counter(shingle for each in shingles for shingle in each)
     kept: list[int] = []
+    heads: set[str] = set()
     holders: dict[str, list[int]] = defaultdict(list)
     for number, each in enumerate(shingles):
+        if found[number].head in heads:
+            continue
         prefix = sorted(each, key=lambda shingle: (frequency[shingle], shingle))
         prefix = prefix[: int((1 - MAX_SIMILARITY) * len(each)) + 1]
         candidates = {other for shingle in prefix for other in holders[shingle]}
         if any(_similarity(each, shingles[other]) >= MAX_SIMILARITY for other in candidates):
             continue
         kept.append(number)
+        heads.add(found[number].head)
         for shingle in prefix:
             holders[shingle].append(number)
     return [found[number] for number in kept]
