@@ -1,0 +1,49 @@
+"""From conversations to token shards."""
+
+
+rule export_corpus:
+    input:
+        request="results/{experiment}/.request/export_corpus.json",
+    output:
+        "results/{experiment}/export_corpus.json",
+    log:
+        "logs/{experiment}/export_corpus.log",
+    shell:
+        command()
+
+
+rule regenerate:
+    input:
+        request="results/{experiment}/.request/regenerate/{source}.json",
+        export_corpus=lambda wildcards: corpus_for(wildcards, "regenerate"),
+    output:
+        "results/{experiment}/regenerate/{source}.json",
+    log:
+        "logs/{experiment}/regenerate/{source}.log",
+    shell:
+        command("export_corpus")
+
+
+rule encode:
+    input:
+        request="results/{experiment}/.request/encode/{source}.json",
+        export_corpus=lambda wildcards: corpus_for(wildcards, "encode"),
+        regenerate=regenerated_for,
+    output:
+        "results/{experiment}/encode/{source}.json",
+    log:
+        "logs/{experiment}/encode/{source}.log",
+    shell:
+        command("export_corpus", "regenerate")
+
+
+rule report_data:
+    input:
+        request="results/{experiment}/.request/report_data.json",
+        encode=encoded,
+    output:
+        "results/{experiment}/report_data.json",
+    log:
+        "logs/{experiment}/report_data.log",
+    shell:
+        command(several=["encode"])

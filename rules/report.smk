@@ -1,0 +1,43 @@
+"""The page of an experiment and the page that compares all."""
+
+
+rule draw_report:
+    input:
+        request="results/{experiment}/.request/draw_report.json",
+        report_data="results/{experiment}/report_data.json",
+        measure_lengths="results/{experiment}/measure_lengths.json",
+        choose_boundaries="results/{experiment}/choose_boundaries.json",
+        build_plan="results/{experiment}/build_plan.json",
+        run_preflight="results/{experiment}/run_preflight.json",
+        fit="results/{experiment}/fit.json",
+        evaluate="results/{experiment}/evaluate.json",
+        export_drafter="results/{experiment}/export_drafter.json",
+    output:
+        "results/{experiment}/draw_report.json",
+    log:
+        "logs/{experiment}/draw_report.log",
+    shell:
+        command(
+            "report_data",
+            "measure_lengths",
+            "choose_boundaries",
+            "build_plan",
+            "run_preflight",
+            "fit",
+            "evaluate",
+            "export_drafter",
+        )
+
+
+rule draw_comparison:
+    input:
+        request="results/.request/draw_comparison.json",
+        build_plan=expand("results/{experiment}/build_plan.json", experiment=SETTINGS),
+        fit=expand("results/{experiment}/fit.json", experiment=SETTINGS),
+        evaluate=expand("results/{experiment}/evaluate.json", experiment=SETTINGS),
+    output:
+        "results/draw_comparison.json",
+    log:
+        "logs/draw_comparison.log",
+    shell:
+        command(several=["build_plan", "fit", "evaluate"])
