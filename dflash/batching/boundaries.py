@@ -16,35 +16,42 @@ _FEW_NODES = 256
 
 
 @dataclass(frozen=True)
-class Boundaries:
-    """The chosen widths and what was paid for them.
+class Curve:
+    """The best boundaries for every number of buckets up to a limit.
 
     Attributes:
-        widths: int64, increasing upper bounds; the last covers the longest sample.
-        price: total price of the samples padded to them.
-        curve: total price of the best 1, 2, ... buckets that were looked at.
+        widths: int64, distinct increasing widths that a bucket may end at.
+        totals: float64, price of the samples with 1, 2, ... buckets; convex and decreasing.
+        cuts: of each layer, the start of the last bucket of every prefix.
     """
 
     widths: np.ndarray
-    price: float
-    curve: np.ndarray
+    totals: np.ndarray
+    cuts: list[np.ndarray]
+
+    def boundaries(self, num_buckets: int) -> np.ndarray:
+        """Increasing upper bounds of the best buckets, int64; the last covers the longest sample.
+
+        Fewer than `num_buckets` where one more saves nothing; none for an empty histogram.
+        """
+        ends = []
+        end = len(self.widths)
+        for cut in reversed(self.cuts[:num_buckets]):
+            if end == 0:
+                break
+            ends.append(end)
+            end = int(cut[end])
+        return self.widths[np.array(ends[::-1], dtype=np.int64) - 1]
 
 
-def optimal_boundaries(
-    widths: np.ndarray, counts: np.ndarray, prices: np.ndarray, *, num_buckets: int, shape_price: float = 0.0
-) -> Boundaries:
-    """Best boundaries for a histogram.
+def best_boundaries(widths: np.ndarray, counts: np.ndarray, prices: np.ndarray, *, num_buckets: int) -> Curve:
+    """Solve a histogram for 1 to `num_buckets` buckets.
 
     Args:
-        widths: int64, distinct increasing widths that a bucket may end at.
+        widths: distinct increasing widths that a bucket may end at.
         counts: samples at each, at least 1.
         prices: nondecreasing price of padding one sample to each.
         num_buckets: buckets at most; clamped to the number of distinct widths.
-        shape_price: price of one more bucket. Buckets are added while the next one saves more (the total is convex
-            in their number); 0 takes `num_buckets`.
-
-    Returns:
-        The boundaries; none for an empty histogram.
 
     Raises:
         ValueError: prices decrease, or `num_buckets` is below 1.
@@ -58,25 +65,10 @@ def optimal_boundaries(
             f"the price falls from {prices[at]} at width {widths[at]} to {prices[at + 1]} at width {widths[at + 1]}; "
             "it must not decrease"
         )
-    if len(widths) == 0:
-        return Boundaries(np.zeros(0, np.int64), 0.0, np.zeros(0))
-    totals: list[float] = []
-    cuts: list[np.ndarray] = []
-    for total, cut in _layers(np.asarray(counts, np.float64), np.asarray(prices, np.float64)):
-        if totals and totals[-1] - total <= shape_price:
-            break
-        totals.append(total)
-        cuts.append(cut)
-        if len(totals) == min(num_buckets, len(widths)):
-            break
-    ends = []
-    end = len(widths)
-    for cut in reversed(cuts):
-        if end == 0:
-            break
-        ends.append(end)
-        end = int(cut[end])
-    return Boundaries(np.asarray(widths, np.int64)[np.array(ends[::-1]) - 1], totals[-1], np.array(totals))
+    layers = _layers(np.asarray(counts, np.float64), np.asarray(prices, np.float64))
+    solved = [next(layers) for _ in range(min(num_buckets, len(widths)))]
+    totals = np.array([total for total, _ in solved])
+    return Curve(np.asarray(widths, np.int64), totals, [cut for _, cut in solved])
 
 
 def _layers(counts: np.ndarray, prices: np.ndarray) -> Iterator[tuple[float, np.ndarray]]:

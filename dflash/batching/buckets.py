@@ -112,7 +112,8 @@ class Buckets:
         first = number * self.rows_K[bucket]
         rows = np.minimum(first + self.rows_K[bucket], self.layout.kept_K[bucket]) - first
         shuffled = [
-            self._samples(epoch, each, np.arange(kept)) for each, kept in enumerate(self.layout.kept_K.tolist())
+            self._samples(epoch, each, np.arange(kept))
+            for each, kept in enumerate(self.layout.kept_K.tolist())
         ]
         starts_K = np.cumsum(self.layout.kept_K) - self.layout.kept_K
         offsets = np.concatenate([[0], np.cumsum(rows)])

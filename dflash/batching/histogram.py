@@ -91,5 +91,7 @@ def total(histogram: pl.DataFrame, split: str = "train") -> tuple[np.ndarray, np
     """Lengths (int64, increasing), samples and supervised tokens of one split over all sources."""
     # The columns are picked by name before anything is counted: a user's column may be called anything.
     of_split = histogram.filter(pl.col("split") == split)
-    merged = of_split.group_by("length").agg(pl.col("samples").sum(), pl.col("supervised").sum()).sort("length")
+    merged = (
+        of_split.group_by("length").agg(pl.col("samples").sum(), pl.col("supervised").sum()).sort("length")
+    )
     return tuple(merged[name].to_numpy().astype(np.int64) for name in ("length", "samples", "supervised"))

@@ -38,5 +38,7 @@ def interleaved_window(
     return bucket[chosen], number[chosen]
 
 
-def _places(bucket: np.ndarray, number: np.ndarray, num_batches_K: np.ndarray, phases_K: np.ndarray) -> np.ndarray:
+def _places(
+    bucket: np.ndarray, number: np.ndarray, num_batches_K: np.ndarray, phases_K: np.ndarray
+) -> np.ndarray:
     return (number + phases_K[bucket]) / num_batches_K[bucket]

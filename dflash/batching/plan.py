@@ -90,7 +90,9 @@ class Plan:
         self.num_cells = description.config.cells_per_step
         self.widths = tuple(description.widths)
         name = description.config.policy
-        self.mixing = Mixing(description.config.seed, batches=name != "bucketed" and name != "sorted", steps=name != "sorted")
+        self.mixing = Mixing(
+            description.config.seed, batches=name != "bucketed" and name != "sorted", steps=name != "sorted"
+        )
         self._rows = dict(zip(description.widths, description.rows, strict=True))
         self._last: tuple[int, list[Batch]] | None = None
 
@@ -142,7 +144,9 @@ def make_plan(
             budgets, or a setting is impossible.
     """
     if len(lengths_N) != len(supervised_N):
-        raise ValueError(f"{len(lengths_N)} lengths but {len(supervised_N)} supervised counts; each sample has one of both")
+        raise ValueError(
+            f"{len(lengths_N)} lengths but {len(supervised_N)} supervised counts; each sample has one of both"
+        )
     if config.policy not in POLICIES:
         raise ValueError(f"batching.policy is {config.policy!r}; known are {', '.join(POLICIES)}")
     lengths_N = np.asarray(lengths_N, np.int32)
@@ -154,7 +158,14 @@ def make_plan(
         arrays = {"lengths.i32": lengths_N, "anchors.i32": _anchors(supervised_N, config)}
         shape = _ragged_shape(lengths_N, config)
     description = Description(
-        FORMAT, config, _digest(lengths_N), _digest(supervised_N), len(lengths_N), kept, len(lengths_N) - kept, *shape
+        FORMAT,
+        config,
+        _digest(lengths_N),
+        _digest(supervised_N),
+        len(lengths_N),
+        kept,
+        len(lengths_N) - kept,
+        *shape,
     )
     return Plan(description, _policy(description, arrays), arrays)
 
@@ -178,7 +189,9 @@ def _bucketed(
     order, counts = bucket_order(buckets_N, len(widths) + 1)
     counts = counts[:-1]
     limits = config.limits
-    rows = limits.max_rows(np.array(widths)[: int(np.flatnonzero(counts)[-1]) + 1] if counts.any() else np.zeros(0, int))
+    rows = limits.max_rows(
+        np.array(widths)[: int(np.flatnonzero(counts)[-1]) + 1] if counts.any() else np.zeros(0, int)
+    )
     anchors = np.bincount(buckets_N, weights=_anchors(supervised_N, config), minlength=len(widths))
     used = np.flatnonzero(counts)
     mean_anchors = anchors[used] / counts[used]
@@ -220,7 +233,9 @@ def _policy(description: Description, arrays: dict[str, np.ndarray]) -> Policy:
     """The policy over its arrays."""
     config = description.config
     if config.policy == "bucketed":
-        shape = [np.array(each, np.int64) for each in (description.widths, description.rows, description.counts)]
+        shape = [
+            np.array(each, np.int64) for each in (description.widths, description.rows, description.counts)
+        ]
         return Buckets(arrays["order.u32"], *shape, seed=config.seed)
     lengths_N, anchors_N = arrays["lengths.i32"], arrays["anchors.i32"]
     samples_N = np.arange(len(lengths_N))
@@ -232,7 +247,14 @@ def _policy(description: Description, arrays: dict[str, np.ndarray]) -> Policy:
         width = description.widths[0] if description.widths else 1
         return Indexed(
             lambda epoch: packed_index(
-                samples_N, lengths_N, anchors_N, limits, width=width, window=config.pack_window, seed=config.seed, epoch=epoch
+                samples_N,
+                lengths_N,
+                anchors_N,
+                limits,
+                width=width,
+                window=config.pack_window,
+                seed=config.seed,
+                epoch=epoch,
             )
         )
     widths_N = aligned(lengths_N, config.alignment)
@@ -255,7 +277,10 @@ def _policy(description: Description, arrays: dict[str, np.ndarray]) -> Policy:
 def save_plan(plan: Plan, folder: Path) -> None:
     """Write plan.json and the arrays (little-endian, no header). plan.json comes last: with it the plan is whole."""
     for name, array in plan.arrays.items():
-        _replace(folder / name, np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+        _replace(
+            folder / name,
+            np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes(),
+        )
     text = json.dumps({"plan_id": plan.plan_id, **asdict(plan.description)}, indent=1, sort_keys=True) + "\n"
     _replace(folder / "plan.json", text.encode())
 
@@ -269,11 +294,15 @@ def load_plan(folder: Path) -> Plan:
     raw = json.loads((folder / "plan.json").read_text())
     plan_id = raw.pop("plan_id")
     if raw.get("format") != FORMAT:
-        raise ValueError(f"{folder}: the plan has format {raw.get('format')}, this version reads {FORMAT}; build it again")
+        raise ValueError(
+            f"{folder}: the plan has format {raw.get('format')}, this version reads {FORMAT}; build it again"
+        )
     config = PlanConfig(**raw.pop("config"))
     description = Description(config=config, **raw)
     if description.plan_id != plan_id:
-        raise ValueError(f"{folder}/plan.json was edited: its content does not give plan_id {plan_id}; build it again")
+        raise ValueError(
+            f"{folder}/plan.json was edited: its content does not give plan_id {plan_id}; build it again"
+        )
     names = ["order.u32"] if config.policy == "bucketed" else ["lengths.i32", "anchors.i32"]
     count = description.num_samples if config.policy == "bucketed" else description.num_rows
     arrays = {name: _mapped(folder / name, count) for name in names}
@@ -299,13 +328,17 @@ def check_same_plan(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
         for name in names
         if flat_ours.get(name) != flat_theirs.get(name)
     ]
-    raise ValueError(f"the saved state belongs to another plan: {'; '.join(differing)}; start anew or restore the plan")
+    raise ValueError(
+        f"the saved state belongs to another plan: {'; '.join(differing)}; start anew or restore the plan"
+    )
 
 
 def _mapped(path: Path, count: int) -> np.ndarray:
     dtype = np.dtype("<u4" if path.suffix == ".u32" else "<i4")
     if path.stat().st_size != count * dtype.itemsize:
-        raise ValueError(f"{path} has {path.stat().st_size} bytes, the plan needs {count * dtype.itemsize}; build it again")
+        raise ValueError(
+            f"{path} has {path.stat().st_size} bytes, the plan needs {count * dtype.itemsize}; build it again"
+        )
     # An empty file cannot be mapped.
     return np.memmap(path, dtype, mode="r") if count else np.zeros(0, dtype)
 

@@ -74,7 +74,9 @@ def training_order(policy: Policy, mixing: Mixing, num_cells: int, epoch: int) -
     total = len(index.rows)
     slots = mixing.slots(epoch, total, num_cells, np.arange(total))
     whole = total // num_cells * num_cells
-    tail = last_step([index.batch(slot) for slot in slots[whole:].tolist()], num_cells) if total > whole else []
+    tail = (
+        last_step([index.batch(slot) for slot in slots[whole:].tolist()], num_cells) if total > whole else []
+    )
     sizes = np.diff(index.offsets)[slots[:whole]]
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     source = np.arange(int(offsets[-1])) + np.repeat(index.offsets[slots[:whole]] - offsets[:-1], sizes)

@@ -23,13 +23,15 @@ class Batching(Section):
     budget_anchors: int = Field(default=2048, ge=1)
     """Expected anchors of a micro-batch at most."""
     num_buckets: int | Literal["auto"] = "auto"
-    """Number of buckets. `auto` adds buckets while one more saves more than `shape_price` of the padded tokens."""
+    """Number of buckets at most. `auto` takes the number that pays best when one more shape costs `shape_price`."""
     max_buckets: int = Field(default=64, ge=1, le=256)
     """Largest number of buckets that `auto` may choose."""
     shape_price: float = Field(default=0.005, ge=0.0)
     """Price of one more shape, as a share of an epoch's useful tokens."""
     micro_batch_price: float = Field(default=0.1, ge=0.0)
     """Price of one micro-batch, as a share of `budget_tokens`."""
+    drafter_context_price: float = Field(default=0.0, ge=0.0)
+    """The drafter's work for a context token, as a share of the target's; shapes the boundaries beside attention."""
     boundaries: list[int] | None = None
     """Fixed upper bounds in tokens, increasing, instead of optimal ones."""
     alignment: int | Literal["proportional"] = 8
@@ -42,3 +44,5 @@ class Batching(Section):
     """`packed`: samples that are packed together, first-fit."""
     zero_length: Literal["drop", "keep"] = "drop"
     """What happens to empty samples; counted."""
+    tables: int = Field(default=2, ge=1)
+    """Epochs, from the first, whose micro-batches are written as tables. The plan itself answers any epoch."""
