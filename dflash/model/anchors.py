@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+from dflash.batching.keyed import hashes, key_of
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,8 @@ def choose_anchors(
     lengths_N = np.array([len(mask) for mask in masks], dtype=np.int64)
     starts_N, rows_N = _layout(lengths_N, row_offsets)
     documents, positions = _valid_positions(masks)
-    keys = _candidate_keys(rules.seed, epoch, keys_N[documents], positions)
+    sample_hashes_N = hashes(key_of(rules.seed, epoch), keys_N)
+    keys = hashes(0, sample_hashes_N[documents] + positions.astype(np.uint64))
     kept = _smallest_of_each(documents, keys, _allowed(documents, len(masks), rules))
     num_cut = max(0, len(kept) - rules.max_per_micro_batch)
     if num_cut:
@@ -152,18 +153,3 @@ def _smallest_of_each(documents: np.ndarray, keys: np.ndarray, allowed_N: np.nda
     first_N = np.searchsorted(documents, np.arange(len(allowed_N)))
     rank = np.arange(len(order)) - first_N[documents[order]]
     return np.sort(order[rank < allowed_N[documents[order]]])
-
-
-def _candidate_keys(seed: int, epoch: int, sample_keys: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """hash(seed, epoch, sample, position), uint64: splitmix64's finalizer (Steele et al., 2014) after every part."""
-    state = _mixed(np.full(1, seed, dtype=np.uint64))
-    for part in (np.full(1, epoch, dtype=np.uint64), sample_keys, positions):
-        state = _mixed(state ^ _mixed(part.astype(np.uint64)))
-    return state
-
-
-def _mixed(value: np.ndarray) -> np.ndarray:
-    value = value + _GOLDEN
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))

@@ -55,6 +55,7 @@ class Attention(nn.Module):
 
     def __init__(self, config: DrafterConfig, window: int | None) -> None:
         super().__init__()
+        self.num_heads, self.num_key_value_heads = config.num_heads, config.num_key_value_heads
         self.head_size, self.window = config.head_size, window
         hidden, queries, keys = config.hidden_size, config.num_heads * config.head_size, config.num_key_value_heads * config.head_size
         self.q_proj = nn.Linear(hidden, queries, bias=False)
@@ -66,14 +67,15 @@ class Attention(nn.Module):
 
     def keys_values(self, states: Tensor, turned: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Rotated keys and values [..., K, D] of the context or of blocks [..., H]."""
-        heads = (*states.shape[:-1], -1, self.head_size)
-        return rotate(self.k_norm(self.k_proj(states).view(heads)), turned), self.v_proj(states).view(heads)
+        heads = (self.num_key_value_heads, self.head_size)
+        keys, values = self.k_proj(states).unflatten(-1, heads), self.v_proj(states).unflatten(-1, heads)
+        return rotate(self.k_norm(keys), turned), values
 
     def forward(
         self, states_ALH: Tensor, turned: tuple[Tensor, Tensor], context: tuple[Tensor, Tensor], blocks: Blocks, backend: Backend
     ) -> Tensor:
         """What the slots take in, [A, L, H]. context: keys and values [B, S, K, D]."""
-        queries = self.q_norm(self.q_proj(states_ALH).view(*states_ALH.shape[:-1], -1, self.head_size))
+        queries = self.q_norm(self.q_proj(states_ALH).unflatten(-1, (self.num_heads, self.head_size)))
         keys, values = self.keys_values(states_ALH, turned)
         seen_ALND = anchor_attention(
             rotate(queries, turned),
