@@ -18,10 +18,15 @@ def work(stage: Stage) -> None:
     config, facts, weights = load_drafter(stage.inputs["fit"])
     notices: list[str] = []
     for layout in settings["formats"]:
-        notices += exporters[layout](stage.folder / layout, config, facts, weights, getattr(torch, settings["dtype"]))
+        notices += exporters[layout](
+            stage.folder / layout, config, facts, weights, getattr(torch, settings["dtype"])
+        )
     for notice in dict.fromkeys(notices):
         print(f"export: {notice}")
-    write_json(stage.folder / "export.json", {"formats": settings["formats"], "notices": list(dict.fromkeys(notices))})
+    write_json(
+        stage.folder / "export.json",
+        {"formats": settings["formats"], "notices": list(dict.fromkeys(notices))},
+    )
 
 
 if __name__ == "__main__":

@@ -89,7 +89,9 @@ def choose_anchors(
         kept = np.sort(kept[order[: rules.max_per_micro_batch]])
     documents, positions = documents[kept], positions[kept]
     starts_A = starts_N[documents]
-    return Anchors(rows_N[documents], starts_A, starts_A + lengths_N[documents], starts_A + positions, num_cut)
+    return Anchors(
+        rows_N[documents], starts_A, starts_A + lengths_N[documents], starts_A + positions, num_cut
+    )
 
 
 def supervised_slots(anchors: Anchors, mask_BS: np.ndarray, block_size: int) -> Slots:

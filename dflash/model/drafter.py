@@ -10,17 +10,14 @@ logits by what was drafted before (DSpark, Domino) or convolves inside the block
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from dflash.kernels.anchor_attention import anchor_attention
+from dflash.kernels.anchor_attention import Backend, anchor_attention
 from dflash.model.drafter_config import DrafterConfig
 from dflash.model.rope import frequencies, rotate, turns
-
-Backend = Literal["reference", "triton"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,11 @@ class Attention(nn.Module):
         super().__init__()
         self.num_heads, self.num_key_value_heads = config.num_heads, config.num_key_value_heads
         self.head_size, self.window = config.head_size, window
-        hidden, queries, keys = config.hidden_size, config.num_heads * config.head_size, config.num_key_value_heads * config.head_size
+        hidden, queries, keys = (
+            config.hidden_size,
+            config.num_heads * config.head_size,
+            config.num_key_value_heads * config.head_size,
+        )
         self.q_proj = nn.Linear(hidden, queries, bias=False)
         self.k_proj = nn.Linear(hidden, keys, bias=False)
         self.v_proj = nn.Linear(hidden, keys, bias=False)
@@ -72,23 +73,29 @@ class Attention(nn.Module):
         return rotate(self.k_norm(keys), turned), values
 
     def forward(
-        self, states_ALH: Tensor, turned: tuple[Tensor, Tensor], context: tuple[Tensor, Tensor], blocks: Blocks, backend: Backend
+        self,
+        states_ALH: Tensor,
+        turned: tuple[Tensor, Tensor],
+        context: tuple[Tensor, Tensor],
+        blocks: Blocks,
+        backend: Backend,
     ) -> Tensor:
         """What the slots take in, [A, L, H]. context: keys and values [B, S, K, D]."""
         queries = self.q_norm(self.q_proj(states_ALH).unflatten(-1, (self.num_heads, self.head_size)))
         keys, values = self.keys_values(states_ALH, turned)
-        seen_ALND = anchor_attention(
-            rotate(queries, turned),
-            *context,
-            keys,
-            values,
-            blocks.rows_A,
-            blocks.starts_A,
-            blocks.anchors_A,
-            scale=self.head_size**-0.5,
-            window=self.window,
-            backend=backend,
-        )
+        with torch.autocast(states_ALH.device.type, enabled=False):
+            seen_ALND = anchor_attention(
+                rotate(queries, turned),
+                *context,
+                keys,
+                values,
+                blocks.rows_A,
+                blocks.starts_A,
+                blocks.anchors_A,
+                scale=self.head_size**-0.5,
+                window=self.window,
+                backend=backend,
+            )
         return self.o_proj(seen_ALND.flatten(-2))
 
 
@@ -117,10 +124,17 @@ class Layer(nn.Module):
         self.mlp = MLP(config.hidden_size, config.intermediate_size)
 
     def forward(
-        self, states_ALH: Tensor, turned: tuple[Tensor, Tensor], context: tuple[Tensor, Tensor], blocks: Blocks, backend: Backend
+        self,
+        states_ALH: Tensor,
+        turned: tuple[Tensor, Tensor],
+        context: tuple[Tensor, Tensor],
+        blocks: Blocks,
+        backend: Backend,
     ) -> Tensor:
         """[A, L, H] to [A, L, H]."""
-        states_ALH = states_ALH + self.self_attn(self.input_layernorm(states_ALH), turned, context, blocks, backend)
+        states_ALH = states_ALH + self.self_attn(
+            self.input_layernorm(states_ALH), turned, context, blocks, backend
+        )
         return states_ALH + self.mlp(self.post_attention_layernorm(states_ALH))
 
 
@@ -152,7 +166,9 @@ class Drafter(nn.Module):
         self.layers = nn.ModuleList([Layer(config, window) for window in config.windows])
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         # no buffer: casting the module must not round the speeds
-        self.speeds, self.turn_factor = frequencies(config.rope, config.head_size, config.max_position_embeddings)
+        self.speeds, self.turn_factor = frequencies(
+            config.rope, config.head_size, config.max_position_embeddings
+        )
 
     def initialize(self, seed: int, head_VH: Tensor) -> None:
         """Draw fresh weights: normal with deviation 0.02, norms at one, the final norm small.
@@ -170,7 +186,9 @@ class Drafter(nn.Module):
                 if parameter.dim() == 2:
                     parameter.copy_(torch.empty(parameter.shape).normal_(0.0, 0.02, generator=generator))
                 else:
-                    parameter.fill_(2.0 / (self.config.hidden_size**0.5 * row_norm) if name == "norm.weight" else 1.0)
+                    parameter.fill_(
+                        2.0 / (self.config.hidden_size**0.5 * row_norm) if name == "norm.weight" else 1.0
+                    )
 
     def blocks(
         self,
@@ -190,7 +208,9 @@ class Drafter(nn.Module):
             backend: of the attention.
         """
         if positions_BS is None:
-            positions_BS = torch.arange(features_BSF.shape[1], device=features_BSF.device).expand(features_BSF.shape[:2])
+            positions_BS = torch.arange(features_BSF.shape[1], device=features_BSF.device).expand(
+                features_BSF.shape[:2]
+            )
         context_BSH = self._fused(features_BSF)
         turned = self._turns(positions_BS)
         context = [layer.self_attn.keys_values(context_BSH, turned) for layer in self._layers()]
@@ -202,7 +222,8 @@ class Drafter(nn.Module):
         shape = (num_rows, capacity, self.config.num_key_value_heads, self.config.head_size)
         weight = self.fc.weight
         return ContextCache(
-            keys=[weight.new_zeros(shape) for _ in self.layers], values=[weight.new_zeros(shape) for _ in self.layers]
+            keys=[weight.new_zeros(shape) for _ in self.layers],
+            values=[weight.new_zeros(shape) for _ in self.layers],
         )
 
     def observe(self, cache: ContextCache, features_BSF: Tensor, positions_BS: Tensor) -> None:
@@ -215,7 +236,9 @@ class Drafter(nn.Module):
             cache.keys[number][rows_B1, positions_BS] = keys.to(cache.keys[number].dtype)
             cache.values[number][rows_B1, positions_BS] = values.to(cache.values[number].dtype)
 
-    def draft(self, cache: ContextCache, embeddings_BLH: Tensor, anchors_B: Tensor, backend: Backend = "reference") -> Tensor:
+    def draft(
+        self, cache: ContextCache, embeddings_BLH: Tensor, anchors_B: Tensor, backend: Backend = "reference"
+    ) -> Tensor:
         """Draft one block a row: hidden states after the final norm [B, L, H].
 
         Args:
@@ -224,7 +247,9 @@ class Drafter(nn.Module):
         rows_B = torch.arange(len(anchors_B), device=anchors_B.device)
         # columns behind the furthest anchor are seen by nobody
         seen = int(anchors_B.max()) if len(anchors_B) else 0
-        context = [(keys[:, :seen], values[:, :seen]) for keys, values in zip(cache.keys, cache.values, strict=True)]
+        context = [
+            (keys[:, :seen], values[:, :seen]) for keys, values in zip(cache.keys, cache.values, strict=True)
+        ]
         blocks = Blocks(rows_B, torch.zeros_like(rows_B), anchors_B)
         return self._drafted(embeddings_BLH, anchors_B, context, blocks, backend)
 

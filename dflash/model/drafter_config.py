@@ -88,7 +88,9 @@ class DrafterConfig:
         """
         known = {field.name for field in fields(DrafterConfig)}
         if set(raw) != known:
-            raise ValueError(f"a drafter's config has the fields {sorted(known)}; differing: {sorted(known ^ set(raw))}")
+            raise ValueError(
+                f"a drafter's config has the fields {sorted(known)}; differing: {sorted(known ^ set(raw))}"
+            )
         return DrafterConfig(**{**raw, "taps": tuple(raw["taps"]), "windows": tuple(raw["windows"])})
 
 
@@ -151,7 +153,11 @@ def drafter_rope(rope: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     and a drafter trained one way and served the other accepts nearly nothing (speculators #613).
     """
     kind = rope.get("rope_type", "default")
-    plain = {"rope_theta": float(rope.get("rope_theta", 10000.0)), "rope_type": "default", "partial_rotary_factor": 1.0}
+    plain = {
+        "rope_theta": float(rope.get("rope_theta", 10000.0)),
+        "rope_type": "default",
+        "partial_rotary_factor": 1.0,
+    }
     notices = []
     if rope.get("partial_rotary_factor", 1.0) != 1.0:
         notices.append(
@@ -161,7 +167,9 @@ def drafter_rope(rope: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         kept = {key: value for key, value in rope.items() if not key.startswith("mrope") and key != "type"}
         return {**kept, "rope_theta": plain["rope_theta"], "partial_rotary_factor": 1.0}, notices
     if kind != "default":
-        notices.append(f"the target's rope is {kind!r}, which depends on more than the position; the drafter's is plain")
+        notices.append(
+            f"the target's rope is {kind!r}, which depends on more than the position; the drafter's is plain"
+        )
     return plain, notices
 
 
@@ -176,13 +184,18 @@ def derive_config(facts: TargetFacts, wishes: Wishes, mask_token_id: int) -> tup
     if taps is None:
         taps = published_taps(facts.num_layers, wishes.num_taps)
         if len(taps) < wishes.num_taps:
-            notices.append(f"the target has {facts.num_layers} layers, so {len(taps)} taps instead of {wishes.num_taps}: {list(taps)}")
+            notices.append(
+                f"the target has {facts.num_layers} layers, so {len(taps)} taps instead of {wishes.num_taps}: {list(taps)}"
+            )
     config = DrafterConfig(
         hidden_size=facts.hidden_size,
-        intermediate_size=_given(wishes.intermediate_size, facts.intermediate_size, "intermediate_size", facts),
+        intermediate_size=_given(
+            wishes.intermediate_size, facts.intermediate_size, "intermediate_size", facts
+        ),
         num_layers=wishes.num_layers,
         num_heads=wishes.num_heads or facts.num_heads,
-        num_key_value_heads=wishes.num_key_value_heads or min(facts.num_key_value_heads, wishes.num_heads or facts.num_heads),
+        num_key_value_heads=wishes.num_key_value_heads
+        or min(facts.num_key_value_heads, wishes.num_heads or facts.num_heads),
         head_size=_given(wishes.head_size, facts.head_size, "head_size", facts),
         vocab_size=facts.vocab_size,
         taps=taps,
@@ -211,7 +224,9 @@ def check_fit(config: DrafterConfig, facts: TargetFacts) -> None:
                 "it uses the target's embedding, head and layers, so the two must agree"
             )
     if config.mask_token_id >= facts.vocab_size:
-        raise ValueError(f"mask token {config.mask_token_id} has no row in {facts.name}'s embedding of {facts.vocab_size}")
+        raise ValueError(
+            f"mask token {config.mask_token_id} has no row in {facts.name}'s embedding of {facts.vocab_size}"
+        )
 
 
 def resized(config: DrafterConfig, *, block_size: int) -> DrafterConfig:
@@ -238,13 +253,21 @@ def _check_shape(config: DrafterConfig) -> None:
         )
     rotated = config.head_size * config.rope.get("partial_rotary_factor", 1.0)
     if rotated != math.floor(rotated) or rotated % 2:
-        raise ValueError(f"drafter.head_size is {config.head_size}, of which {rotated:g} rotate; they must be an even number")
+        raise ValueError(
+            f"drafter.head_size is {config.head_size}, of which {rotated:g} rotate; they must be an even number"
+        )
     if len(config.windows) != config.num_layers:
         raise ValueError(f"{len(config.windows)} windows for {config.num_layers} layers; give one a layer")
     narrow = [window for window in config.windows if window is not None and window < config.block_size]
     if narrow:
-        raise ValueError(f"drafter.sliding_window is {narrow[0]}; it must reach over a block of {config.block_size}")
+        raise ValueError(
+            f"drafter.sliding_window is {narrow[0]}; it must reach over a block of {config.block_size}"
+        )
     if config.block_size < 2:
-        raise ValueError(f"drafter.block_size is {config.block_size}; a block needs the anchor and at least one more slot")
+        raise ValueError(
+            f"drafter.block_size is {config.block_size}; a block needs the anchor and at least one more slot"
+        )
     if config.rope.get("rope_type", "default") not in ("default", *SCALED_ROPES):
-        raise ValueError(f"rope type {config.rope['rope_type']!r} is not served for drafters; use default or {', '.join(SCALED_ROPES)}")
+        raise ValueError(
+            f"rope type {config.rope['rope_type']!r} is not served for drafters; use default or {', '.join(SCALED_ROPES)}"
+        )

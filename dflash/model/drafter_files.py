@@ -17,7 +17,9 @@ WEIGHTS = "drafter.safetensors"
 SHAPE = "drafter.json"
 
 
-def save_drafter(folder: Path, config: DrafterConfig, facts: TargetFacts, weights: Mapping[str, Tensor]) -> None:
+def save_drafter(
+    folder: Path, config: DrafterConfig, facts: TargetFacts, weights: Mapping[str, Tensor]
+) -> None:
     """Write both files, each atomically.
 
     Args:
@@ -72,10 +74,14 @@ def check_weights(path: Path, config: DrafterConfig, weights: Mapping[str, Tenso
     wanted = weight_shapes(config)
     missing, unknown = sorted(wanted.keys() - weights.keys()), sorted(weights.keys() - wanted.keys())
     if missing or unknown:
-        raise ValueError(f"{path}: missing tensors {missing}, unknown tensors {unknown}; these are not the weights of its config")
+        raise ValueError(
+            f"{path}: missing tensors {missing}, unknown tensors {unknown}; these are not the weights of its config"
+        )
     for name, shape in wanted.items():
         if tuple(weights[name].shape) != shape:
-            raise ValueError(f"{path}: {name} has shape {tuple(weights[name].shape)}, but its config makes it {shape}")
+            raise ValueError(
+                f"{path}: {name} has shape {tuple(weights[name].shape)}, but its config makes it {shape}"
+            )
         if not torch.isfinite(weights[name]).all():
             raise ValueError(f"{path}: {name} holds values that are not finite")
 
@@ -83,7 +89,11 @@ def check_weights(path: Path, config: DrafterConfig, weights: Mapping[str, Tenso
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
     """Write a safetensors file atomically; the same weights give the same bytes."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    save_file({name: weights[name].detach().cpu().contiguous() for name in sorted(weights)}, temporary, metadata={"format": "pt"})
+    save_file(
+        {name: weights[name].detach().cpu().contiguous() for name in sorted(weights)},
+        temporary,
+        metadata={"format": "pt"},
+    )
     os.replace(temporary, path)
 
 

@@ -30,9 +30,13 @@ def choose_mask_token(tokenizer: Any, embedding_VH: Tensor, requested: int | Non
     num_rows = embedding_VH.shape[0]
     if requested is not None:
         if requested >= num_rows:
-            raise ValueError(f"drafter.mask_token_id is {requested}, but the target's embedding has {num_rows} rows")
+            raise ValueError(
+                f"drafter.mask_token_id is {requested}, but the target's embedding has {num_rows} rows"
+            )
         if not _finite(embedding_VH, requested):
-            raise ValueError(f"drafter.mask_token_id is {requested}, whose row in the target's embedding is not finite; use another")
+            raise ValueError(
+                f"drafter.mask_token_id is {requested}, whose row in the target's embedding is not finite; use another"
+            )
         return requested
     for candidate in _candidates(tokenizer, num_rows):
         if _finite(embedding_VH, candidate):

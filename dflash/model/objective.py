@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dflash.kernels.anchor_attention import Backend
 from dflash.kernels.linear_cross_entropy import linear_argmax, linear_cross_entropy, linear_kl
 from dflash.model.anchors import Slots
-from dflash.model.drafter import Backend
 
 Labels = Literal["data", "target_argmax", "target_distribution"]
 Weighting = Literal["decay", "dpace", "uniform"]
@@ -81,7 +81,9 @@ def acceptance(counts: np.ndarray) -> float:
 def slot_weights(block_size: int, objective: Objective) -> np.ndarray:
     """The fixed weight of every slot, float64 [L]: exp(-(k - 1) / gamma), or one; slot 0 has none."""
     slots = np.arange(block_size)
-    weights = np.ones(block_size) if objective.weighting == "uniform" else np.exp(-(slots - 1) / objective.gamma)
+    weights = (
+        np.ones(block_size) if objective.weighting == "uniform" else np.exp(-(slots - 1) / objective.gamma)
+    )
     return np.where(slots > 0, weights, 0.0)
 
 
@@ -117,10 +119,14 @@ def micro_batch_loss(
     drafted_MH = drafted_ALH[blocks_M, slots_M].to(head.weight_VH.dtype)
     projection = {"bias_V": head.bias_V, "softcap": head.softcap, "backend": backend}
     if objective.labels == "data":
-        losses_M, correct_M = linear_cross_entropy(drafted_MH, head.weight_VH, ids_BS[rows_M, places_M].long(), **projection)
+        losses_M, correct_M = linear_cross_entropy(
+            drafted_MH, head.weight_VH, ids_BS[rows_M, places_M].long(), **projection
+        )
     else:
         if final_hidden_BSH is None:
-            raise ValueError(f"objective.labels is {objective.labels!r}, which needs the target's final states; none were sent")
+            raise ValueError(
+                f"objective.labels is {objective.labels!r}, which needs the target's final states; none were sent"
+            )
         # the target predicts a token at the place before it
         target_MH = final_hidden_BSH[rows_M, places_M - 1].to(drafted_MH.dtype)
         if objective.labels == "target_argmax":
@@ -140,7 +146,9 @@ def micro_batch_loss(
     )
 
 
-def dpace_weights(losses_M: Tensor, blocks_M: Tensor, slots_M: Tensor, shape: tuple[int, int], alpha: float) -> Tensor:
+def dpace_weights(
+    losses_M: Tensor, blocks_M: Tensor, slots_M: Tensor, shape: tuple[int, int], alpha: float
+) -> Tensor:
     """D-PACE: how much the expected accepted length grows with a slot's log-likelihood. float32 [M].
 
     With smoothed confidences q = (1 - alpha) exp(-loss) + alpha and their products Q_k = q_1 ... q_k inside a block, the
@@ -158,9 +166,13 @@ def dpace_weights(losses_M: Tensor, blocks_M: Tensor, slots_M: Tensor, shape: tu
     return products_AL.flip(1).cumsum(dim=1).flip(1)[blocks_M, slots_M]
 
 
-def _counted(losses_M: Tensor, correct_M: Tensor, blocks_M: Tensor, slots_M: Tensor, shape: tuple[int, int]) -> Tensor:
+def _counted(
+    losses_M: Tensor, correct_M: Tensor, blocks_M: Tensor, slots_M: Tensor, shape: tuple[int, int]
+) -> Tensor:
     """Float64 [len(COUNTED), L]; stays on the device, so that counting waits for nothing."""
-    supervised_AL, correct_AL = (torch.zeros(shape, dtype=torch.bool, device=losses_M.device) for _ in range(2))
+    supervised_AL, correct_AL = (
+        torch.zeros(shape, dtype=torch.bool, device=losses_M.device) for _ in range(2)
+    )
     loss_AL = torch.zeros(shape, dtype=torch.float64, device=losses_M.device)
     supervised_AL[blocks_M, slots_M] = True
     correct_AL[blocks_M, slots_M] = correct_M

@@ -16,7 +16,10 @@ def frequencies(rope: dict[str, Any], head_size: int, max_position_embeddings: i
     """
     if rope["rope_type"] != "default":
         shape = Qwen3Config(
-            head_dim=head_size, num_attention_heads=1, max_position_embeddings=max_position_embeddings, rope_parameters=dict(rope)
+            head_dim=head_size,
+            num_attention_heads=1,
+            max_position_embeddings=max_position_embeddings,
+            rope_parameters=dict(rope),
         )
         speeds, factor = ROPE_INIT_FUNCTIONS[rope["rope_type"]](shape, torch.device("cpu"))
         return speeds.float(), float(factor)

@@ -85,16 +85,24 @@ def import_speculators(folder: Path, facts: TargetFacts) -> tuple[DrafterConfig,
     path = folder / CONFIG
     raw = json.loads(path.read_text())
     if raw.get("speculators_model_type") != "dflash":
-        raise ValueError(f"{path}: speculators_model_type is {raw.get('speculators_model_type')!r}; only dflash drafters are trained here")
+        raise ValueError(
+            f"{path}: speculators_model_type is {raw.get('speculators_model_type')!r}; only dflash drafters are trained here"
+        )
     needed = ("block_size", "mask_token_id", "aux_hidden_state_layer_ids", "transformer_layer_config")
     missing = [key for key in needed if raw.get(key) is None]
     if missing:
-        raise ValueError(f"{path}: no {', '.join(missing)}; a drafter's config must say them, they cannot be derived")
+        raise ValueError(
+            f"{path}: no {', '.join(missing)}; a drafter's config must say them, they cannot be derived"
+        )
     if raw.get("sample_from_anchor"):
-        raise ValueError(f"{path}: slots of this drafter predict the token after their own place; only fill-in drafters are trained here")
+        raise ValueError(
+            f"{path}: slots of this drafter predict the token after their own place; only fill-in drafters are trained here"
+        )
     fields = shape_fields(raw["transformer_layer_config"], path)
     if raw.get("draft_vocab_size", fields["vocab_size"]) != fields["vocab_size"]:
-        raise ValueError(f"{path}: draft_vocab_size is {raw['draft_vocab_size']}; only the target's whole vocabulary is trained here")
+        raise ValueError(
+            f"{path}: draft_vocab_size is {raw['draft_vocab_size']}; only the target's whole vocabulary is trained here"
+        )
     config = DrafterConfig(
         taps=tuple(layer - 1 for layer in raw["aux_hidden_state_layer_ids"]),
         block_size=raw["block_size"],
@@ -104,6 +112,10 @@ def import_speculators(folder: Path, facts: TargetFacts) -> tuple[DrafterConfig,
     )
     weights = load_file(folder / WEIGHTS)
     ignored = {"embed_tokens.weight", "lm_head.weight"}
-    weights = {name.removeprefix("model."): weight for name, weight in weights.items() if name.removeprefix("model.") not in ignored}
+    weights = {
+        name.removeprefix("model."): weight
+        for name, weight in weights.items()
+        if name.removeprefix("model.") not in ignored
+    }
     check_weights(folder / WEIGHTS, config, weights)
     return config, weights

@@ -89,7 +89,9 @@ class Target:
         last = None
         with _tapped(self.layers, taps, stop=not final) as outputs:
             try:
-                last = self.backbone(input_ids=ids_BS, position_ids=positions_BS, use_cache=False).last_hidden_state
+                last = self.backbone(
+                    input_ids=ids_BS, position_ids=positions_BS, use_cache=False
+                ).last_hidden_state
             except _LastTapReached:
                 pass
         features_BSF = torch.cat([outputs[tap] for tap in taps], dim=-1)
@@ -150,8 +152,11 @@ def load_target(target: str, loading: Loading, device: str | torch.device = "cpu
     place, options = model_place(target, loading.revision)
     dtype = compute_dtype(loading.dtype, device)
     options |= {"trust_remote_code": loading.trust_remote_code}
-    model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, attn_implementation=loading.attention, **options)
-    return wrap_target(model.to(device), target.removeprefix("hub:"))
+    model = AutoModelForCausalLM.from_pretrained(
+        place, dtype=dtype, attn_implementation=loading.attention, **options
+    )
+    model.to(device)  # type: ignore[arg-type]
+    return wrap_target(model, target.removeprefix("hub:"))
 
 
 def load_facts(target: str, loading: Loading) -> TargetFacts:
@@ -176,7 +181,9 @@ def model_place(target: str, revision: str | None) -> tuple[str, dict[str, Any]]
         return str(path.parent), {"gguf_file": path.name}
     if (path / "config.json").is_file():
         return str(path), {}
-    raise ValueError(f"target is {target!r}: use demo, hub:OWNER/NAME, a folder with a config.json, or a .gguf file that exists")
+    raise ValueError(
+        f"target is {target!r}: use demo, hub:OWNER/NAME, a folder with a config.json, or a .gguf file that exists"
+    )
 
 
 def compute_dtype(name: str, device: torch.device) -> torch.dtype:
@@ -197,12 +204,19 @@ def wrap_target(model: PreTrainedModel, name: str) -> Target:
         ValueError: no list of as many decoder layers as the config says, or no embedding or head of one matrix.
     """
     model = model.eval().requires_grad_(False)
+    model.config.architectures = model.config.architectures or [type(model).__name__]
     facts = facts_of(model.config, name)
     backbone = model.get_decoder()
-    lists = [each for each in backbone.modules() if isinstance(each, nn.ModuleList) and len(each) == facts.num_layers]
+    lists = [
+        each
+        for each in backbone.modules()
+        if isinstance(each, nn.ModuleList) and len(each) == facts.num_layers
+    ]
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     if not lists or not isinstance(head, nn.Linear) or not isinstance(embedding, nn.Embedding):
-        raise ValueError(f"{name} ({facts.model_type}) has no plain decoder layers, embedding and head; it cannot be a target")
+        raise ValueError(
+            f"{name} ({facts.model_type}) has no plain decoder layers, embedding and head; it cannot be a target"
+        )
     scale = getattr(embedding, "embed_scale", 1.0)
     config = model.config.get_text_config(decoder=True)
     return Target(
@@ -210,7 +224,9 @@ def wrap_target(model: PreTrainedModel, name: str) -> Target:
         backbone=backbone,
         layers=lists[0],
         facts=facts,
-        embedding_VH=embedding.weight if scale == 1.0 else embedding.weight * torch.as_tensor(scale).to(embedding.weight),
+        embedding_VH=embedding.weight
+        if scale == 1.0
+        else embedding.weight * torch.as_tensor(scale).to(embedding.weight),
         head=Head(head.weight, head.bias, getattr(config, "final_logit_softcapping", None)),
         logit_scale=getattr(config, "logit_scale", 1.0) / getattr(config, "logits_scaling", 1.0),
     )
@@ -223,14 +239,20 @@ def facts_of(config: Any, name: str) -> TargetFacts:
         ValueError: the config lacks what every decoder has.
     """
     text = config.get_text_config(decoder=True)
-    missing = [key for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size") if not hasattr(text, key)]
+    missing = [
+        key
+        for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+        if not hasattr(text, key)
+    ]
     if missing:
-        raise ValueError(f"the config of {name} ({config.model_type}) has no {', '.join(missing)}; it cannot be a target")
+        raise ValueError(
+            f"the config of {name} ({config.model_type}) has no {', '.join(missing)}; it cannot be a target"
+        )
     heads = text.num_attention_heads
     even = None if text.hidden_size % heads else text.hidden_size // heads
     return TargetFacts(
         name=name,
-        architecture=(config.architectures or [type(config).__name__])[0],
+        architecture=(config.architectures or [config.model_type])[0],
         model_type=config.model_type,
         hidden_size=text.hidden_size,
         intermediate_size=_single(getattr(text, "intermediate_size", None)),

@@ -80,7 +80,9 @@ def qwen3_fields(config: DrafterConfig) -> dict[str, Any]:
     """
     windows = {window for window in config.windows if window is not None}
     if len(windows) > 1:
-        raise ValueError(f"the drafter's layers have windows {sorted(windows)}; checkpoint layouts know one size")
+        raise ValueError(
+            f"the drafter's layers have windows {sorted(windows)}; checkpoint layouts know one size"
+        )
     window = windows.pop() if windows else None
     scaled = config.rope["rope_type"] != "default"
     scaling = {key: value for key, value in config.rope.items() if key != "rope_theta"}
@@ -133,9 +135,13 @@ def import_zlab(folder: Path, facts: TargetFacts) -> tuple[DrafterConfig, dict[s
     }
     missing = [name for name, value in fixed.items() if value is None]
     if missing:
-        raise ValueError(f"{path}: no {', '.join(missing)}; a drafter's config must say them, they cannot be derived")
+        raise ValueError(
+            f"{path}: no {', '.join(missing)}; a drafter's config must say them, they cannot be derived"
+        )
     if raw.get("sample_from_anchor") or own.get("shift_label"):
-        raise ValueError(f"{path}: slots of this drafter predict the token after their own place; only fill-in drafters are trained here")
+        raise ValueError(
+            f"{path}: slots of this drafter predict the token after their own place; only fill-in drafters are trained here"
+        )
     config = DrafterConfig(
         taps=tuple(fixed["taps"]),
         block_size=fixed["block_size"],

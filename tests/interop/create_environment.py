@@ -17,7 +17,19 @@ FOLDER = Path(__file__).parents[2] / ".venv-interop"
 PYTHON = FOLDER / "bin" / "python"
 PACKAGES = ["speculators==0.9.0", "hs-connectors==0.9.0", "transformers==5.19.0"]
 # what speculators imports and the project does not have; checked one by one, so that nothing is installed twice
-NEEDED = ["openai", "sniffio", "loguru", "pydantic-settings", "typer", "httpx", "rich", "psutil", "protobuf", "distro", "jiter"]
+NEEDED = [
+    "openai",
+    "sniffio",
+    "loguru",
+    "pydantic-settings",
+    "typer",
+    "httpx",
+    "rich",
+    "psutil",
+    "protobuf",
+    "distro",
+    "jiter",
+]
 
 
 def main() -> int:
@@ -28,15 +40,25 @@ def main() -> int:
     venv.create(FOLDER, with_pip=True)
     packages = next((FOLDER / "lib").glob("python*/site-packages"))
     (packages / "project.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", "--no-deps", *PACKAGES], check=True, timeout=600)
-    missing = [name for name in NEEDED if subprocess.run([PYTHON, "-m", "pip", "show", "-q", name], capture_output=True).returncode]
+    subprocess.run(
+        [PYTHON, "-m", "pip", "install", "--quiet", "--no-deps", *PACKAGES], check=True, timeout=600
+    )
+    missing = [
+        name
+        for name in NEEDED
+        if subprocess.run([PYTHON, "-m", "pip", "show", "-q", name], capture_output=True).returncode
+    ]
     if missing:
-        subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", "--no-deps", *missing], check=True, timeout=600)
+        subprocess.run(
+            [PYTHON, "-m", "pip", "install", "--quiet", "--no-deps", *missing], check=True, timeout=600
+        )
     return 0 if _works() else 1
 
 
 def _works() -> bool:
-    check = "import speculators.convert.entrypoints, transformers; assert transformers.__version__ == '5.19.0'"
+    check = (
+        "import speculators.convert.entrypoints, transformers; assert transformers.__version__ == '5.19.0'"
+    )
     return PYTHON.exists() and subprocess.run([PYTHON, "-c", check], timeout=120).returncode == 0
 
 

@@ -24,7 +24,9 @@ def load(folder: str, verifier: str | None, attention: str) -> tuple[Any, dict[s
         folder = maybe_convert_external_checkpoint(folder, verifier=verifier, cache_dir=None, config_dict=raw)
     config = SpeculatorModelConfig.from_pretrained(folder)
     config.transformer_layer_config._attn_implementation = attention
-    model, info = SpeculatorModel.from_pretrained(folder, config=config, output_loading_info=True, dtype=torch.float32)
+    model, info = SpeculatorModel.from_pretrained(
+        folder, config=config, output_loading_info=True, dtype=torch.float32
+    )
     # what from_pretrained does itself where no loading info is asked for
     model.load_verifier_weights()
     return model, {key: sorted(map(str, value)) for key, value in info.items()}
@@ -58,7 +60,11 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
     result["block_size"], result["mask_token_id"] = model.block_size, model.mask_token_id
     for name, loss, weighting in case.get("losses", []):
         model.zero_grad()
-        options = {"gamma": case["gamma"], "per_position_loss_weight": weighting, "dpace_alpha": case["dpace_alpha"]}
+        options = {
+            "gamma": case["gamma"],
+            "per_position_loss_weight": weighting,
+            "dpace_alpha": case["dpace_alpha"],
+        }
         config = resolve_loss_config(loss, "eager")
         _, value, _ = forward(model, case, case["mask"], case["max_anchors"], loss_config=config, **options)
         value.backward()

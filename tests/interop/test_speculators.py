@@ -38,12 +38,20 @@ CASES: dict[str, dict[str, Any]] = {
     "qwen3": {"family": "qwen3", "num_layers": 2, "num_taps": 3},
     "llama": {"family": "llama", "num_layers": 1, "num_taps": 2},
     "deep": {"family": "llama", "num_layers": 3, "num_taps": 5, "block_size": 8},
-    "one-tap": {"family": "qwen3", "num_layers": 1, "num_taps": 1, "num_heads": 2, "num_key_value_heads": 1, "head_size": 16},
+    "one-tap": {
+        "family": "qwen3",
+        "num_layers": 1,
+        "num_taps": 1,
+        "num_heads": 2,
+        "num_key_value_heads": 1,
+        "head_size": 16,
+    },
     "window": {"family": "qwen3", "num_layers": 2, "num_taps": 2, "sliding_window": 6},
 }
 
 pytestmark = pytest.mark.skipif(
-    not PYTHON.exists(), reason="no .venv-interop; `python tests/interop/create_environment.py` makes it (about a minute)"
+    not PYTHON.exists(),
+    reason="no .venv-interop; `python tests/interop/create_environment.py` makes it (about a minute)",
 )
 
 
@@ -61,7 +69,9 @@ class Ours:
         self.target.facts = type(self.target.facts)(**{**vars(self.target.facts), "name": str(verifier)})
         self.folders = {"speculators": folder / "speculators", "zlab": folder / "zlab"}
         weights = {key: value.detach() for key, value in self.drafter.state_dict().items()}
-        export_speculators(self.folders["speculators"], self.config, self.target.facts, weights, torch.float32)
+        export_speculators(
+            self.folders["speculators"], self.config, self.target.facts, weights, torch.float32
+        )
         export_zlab(self.folders["zlab"], self.config, self.target.facts, weights, torch.float32)
         self.features, self.final = self.target.features(self.rows.ids_BS, self.config.taps, final=True)
         self.last_hidden = self._before_final_norm()
@@ -111,7 +121,9 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Ours, dict
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=root)
     assert done.returncode == 0, done.stderr[-3000:]
     results = torch.load(root / "results.pt", weights_only=True)
-    return {name: (ours[name], results[2 * number], results[2 * number + 1]) for number, name in enumerate(CASES)}
+    return {
+        name: (ours[name], results[2 * number], results[2 * number + 1]) for number, name in enumerate(CASES)
+    }
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -143,7 +155,12 @@ def test_loss_and_gradients_agree(both: Any, name: str, loss: str) -> None:
         ours.rows.ids_BS,
         ours.final,
         ours.target.head,
-        Objective("target_argmax" if labels == "argmax" else "target_distribution", "dpace" if weighting == "dpace" else "decay", GAMMA, ALPHA),
+        Objective(
+            "target_argmax" if labels == "argmax" else "target_distribution",
+            "dpace" if weighting == "dpace" else "decay",
+            GAMMA,
+            ALPHA,
+        ),
     )
     value = result.loss_sum / (kept.sum() + 1e-5)
     value.backward()

@@ -24,7 +24,9 @@ def rotated(states: np.ndarray, positions: np.ndarray, theta: float, size: int) 
     return out
 
 
-def allowed(width: int, anchors: list[int], starts: list[int], block_size: int, window: int | None) -> np.ndarray:
+def allowed(
+    width: int, anchors: list[int], starts: list[int], block_size: int, window: int | None
+) -> np.ndarray:
     """The whole mask, entry by entry: bool [blocks x slots, width + blocks x slots]."""
     queries = len(anchors) * block_size
     mask = np.zeros((queries, width + queries), dtype=bool)
@@ -60,12 +62,20 @@ def forward(
     mask = allowed(len(features), anchors, starts, slots, window)
     layer = 0
     while f"layers.{layer}.input_layernorm.weight" in weights:
-        own = {name.split(".", 2)[2]: value for name, value in weights.items() if name.startswith(f"layers.{layer}.")}
+        own = {
+            name.split(".", 2)[2]: value
+            for name, value in weights.items()
+            if name.startswith(f"layers.{layer}.")
+        }
         inputs = norm(states, own["input_layernorm.weight"], eps)
         states = states + _attention(own, inputs, context, mask, all_positions, block_positions, shape, size)
         inputs = norm(states, own["post_attention_layernorm.weight"], eps)
         gate = inputs @ own["mlp.gate_proj.weight"].T
-        states = states + (gate / (1 + np.exp(-gate)) * (inputs @ own["mlp.up_proj.weight"].T)) @ own["mlp.down_proj.weight"].T
+        states = (
+            states
+            + (gate / (1 + np.exp(-gate)) * (inputs @ own["mlp.up_proj.weight"].T))
+            @ own["mlp.down_proj.weight"].T
+        )
         layer += 1
     return norm(states, weights["norm.weight"], eps).reshape(blocks, slots, hidden)
 

@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dflash.model.anchors import AnchorRules, Anchors, choose_anchors, padded_rows, refuse_mask_token, supervised_slots
+from dflash.model.anchors import (
+    AnchorRules,
+    Anchors,
+    choose_anchors,
+    padded_rows,
+    refuse_mask_token,
+    supervised_slots,
+)
 
 ALL = AnchorRules(share=1.0, max_per_sample=512, max_per_micro_batch=4096, seed=0)
 
@@ -28,7 +35,11 @@ def test_valid_where_a_supervised_token_follows_one() -> None:
     assert anchors.num_cut == 0
 
 
-masks_of_rows = st.lists(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=12), min_size=1, max_size=3), min_size=1, max_size=4)
+masks_of_rows = st.lists(
+    st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=12), min_size=1, max_size=3),
+    min_size=1,
+    max_size=4,
+)
 
 
 @given(rows=masks_of_rows, block_size=st.integers(2, 6), seed=st.integers(0, 2**40))
@@ -36,7 +47,9 @@ masks_of_rows = st.lists(st.lists(st.lists(st.integers(0, 1), min_size=1, max_si
 def test_anchors_and_slots_equal_loops(rows: list[list[list[int]]], block_size: int, seed: int) -> None:
     flat = [np.array(document, dtype=np.uint8) for row in rows for document in row]
     offsets = np.cumsum([0, *map(len, rows)])
-    anchors = choose_anchors(flat, np.arange(len(flat), dtype=np.uint64), offsets, 3, AnchorRules(1.0, 512, 4096, seed))
+    anchors = choose_anchors(
+        flat, np.arange(len(flat), dtype=np.uint64), offsets, 3, AnchorRules(1.0, 512, 4096, seed)
+    )
     wanted_anchors, wanted_slots = [], []
     for number, row in enumerate(rows):
         begin = 0
@@ -71,7 +84,11 @@ def test_epoch_seed_and_sample_change_the_draw() -> None:
     mask, rules = np.ones(200, dtype=np.uint8), AnchorRules(0.2, 512, 4096, 0)
     first = places(one_a_row([mask], [1], rules, 0))
     assert first == places(one_a_row([mask], [1], rules, 0))
-    others = [one_a_row([mask], [2], rules, 0), one_a_row([mask], [1], rules, 1), one_a_row([mask], [1], AnchorRules(0.2, 512, 4096, 1), 0)]
+    others = [
+        one_a_row([mask], [2], rules, 0),
+        one_a_row([mask], [1], rules, 1),
+        one_a_row([mask], [1], AnchorRules(0.2, 512, 4096, 1), 0),
+    ]
     for other in others:
         assert len(set(first) & set(places(other))) < 30
 
@@ -96,7 +113,11 @@ def test_the_micro_batch_cap_keeps_the_smallest_keys_and_counts_what_it_cut() ->
     pairs = [set(zip(each.rows_A.tolist(), each.anchors_A.tolist(), strict=True)) for each in chosen]
     assert [len(each) for each in pairs] == sizes and [each.num_cut for each in chosen] == [127, 107, 67, 0]
     assert pairs[0] < pairs[1] < pairs[2] < pairs[3]
-    assert all(list(zip(each.rows_A, each.anchors_A, strict=True)) == sorted(zip(each.rows_A, each.anchors_A, strict=True)) for each in chosen)
+    assert all(
+        list(zip(each.rows_A, each.anchors_A, strict=True))
+        == sorted(zip(each.rows_A, each.anchors_A, strict=True))
+        for each in chosen
+    )
 
 
 def test_a_long_neighbor_does_not_starve_short_documents() -> None:
@@ -125,5 +146,7 @@ def test_a_batch_without_documents_has_no_anchors() -> None:
 
 def test_the_mask_token_in_the_data_is_refused() -> None:
     refuse_mask_token([np.array([1, 2]), np.array([3])], 4)
-    with pytest.raises(ValueError, match=r"mask token 4 stands in the data \(sample 1 of a micro-batch, position 2\)"):
+    with pytest.raises(
+        ValueError, match=r"mask token 4 stands in the data \(sample 1 of a micro-batch, position 2\)"
+    ):
         refuse_mask_token([np.array([1, 2]), np.array([3, 3, 4])], 4)

@@ -45,14 +45,21 @@ def restated(drafter: Drafter, rows: Rows, features_BSF: Tensor, embedding_VH: T
         embedded = embedding_VH.double().numpy()[rows.tokens_AL.numpy()[here]]
         anchors, starts = rows.anchors.anchors_A[here].tolist(), rows.anchors.starts_A[here].tolist()
         positions = rows.positions_BS[row].double().numpy()
-        out[here] = forward(weights, features_BSF[row].double().numpy(), embedded, positions, anchors, starts, shape)
+        out[here] = forward(
+            weights, features_BSF[row].double().numpy(), embedded, positions, anchors, starts, shape
+        )
     return out
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     "wishes",
-    [{}, {"sliding_window": 6}, {"num_heads": 2, "num_key_value_heads": 1, "head_size": 16, "num_layers": 1}, {"block_size": 9}],
+    [
+        {},
+        {"sliding_window": 6},
+        {"num_heads": 2, "num_key_value_heads": 1, "head_size": 16, "num_layers": 1},
+        {"block_size": 9},
+    ],
     ids=["plain", "window", "other heads", "long block"],
 )
 def test_equals_the_papers_masked_forward(layout: str, wishes: dict[str, int]) -> None:
@@ -74,8 +81,16 @@ def test_part_of_a_head_may_rotate() -> None:
     rows = rows_of(LAYOUTS["padded"])
     features_BSF = features_of(rows, config)
     wanted = restated(partly, rows, features_BSF, target.embedding_VH)
-    assert np.abs(drafted(partly, rows, features_BSF, target.embedding_VH).detach().numpy() - wanted).max() < 2e-5
-    assert np.abs(drafted(tiny_drafter(target), rows, features_BSF, target.embedding_VH).detach().numpy() - wanted).max() > 1e-3
+    assert (
+        np.abs(drafted(partly, rows, features_BSF, target.embedding_VH).detach().numpy() - wanted).max()
+        < 2e-5
+    )
+    assert (
+        np.abs(
+            drafted(tiny_drafter(target), rows, features_BSF, target.embedding_VH).detach().numpy() - wanted
+        ).max()
+        > 1e-3
+    )
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -105,7 +120,9 @@ def test_no_block_sees_a_later_token(layout: str) -> None:
     rows = rows_of(LAYOUTS[layout])
 
     def whole(ids_BS: Tensor) -> Tensor:
-        features_BSF, _ = target.features(ids_BS, drafter.config.taps, positions_BS=_continued(rows.positions_BS))
+        features_BSF, _ = target.features(
+            ids_BS, drafter.config.taps, positions_BS=_continued(rows.positions_BS)
+        )
         tokens_AL = rows.tokens_AL.clone()
         tokens_AL[:, 0] = ids_BS[rows.blocks.rows_A, rows.blocks.anchors_A]
         embedded = functional.embedding(tokens_AL, target.embedding_VH)
@@ -210,9 +227,13 @@ def test_anchors_in_any_row_draft_the_same() -> None:
     together = rows_of([[9, 12]])
     features_BSF = features_of(together, drafter.config)
     behind = drafted(drafter, together, features_BSF, target.embedding_VH)
-    anchors = choose_anchors(together.masks[1:], np.ones(1, np.uint64), np.array([0, 1]), 0, AnchorRules(1.0, 512, 4096, 0))
+    anchors = choose_anchors(
+        together.masks[1:], np.ones(1, np.uint64), np.array([0, 1]), 0, AnchorRules(1.0, 512, 4096, 0)
+    )
     count = len(anchors.anchors_A)
-    blocks = Blocks(*(torch.from_numpy(each) for each in (anchors.rows_A, anchors.starts_A, anchors.anchors_A)))
+    blocks = Blocks(
+        *(torch.from_numpy(each) for each in (anchors.rows_A, anchors.starts_A, anchors.anchors_A))
+    )
     embedded = functional.embedding(together.tokens_AL[-count:], target.embedding_VH)
     alone = drafter.blocks(features_BSF[:, 9:], embedded, blocks)
     assert count == 8 and (alone - behind[-count:]).abs().max() < 1e-5

@@ -11,7 +11,16 @@ from torch import Tensor
 
 from dflash.model.anchors import Slots
 from dflash.model.drafter_config import paper_gamma
-from dflash.model.objective import COUNTED, Head, Objective, acceptance, dpace_weights, micro_batch_loss, slot_weights, static_weight
+from dflash.model.objective import (
+    COUNTED,
+    Head,
+    Objective,
+    acceptance,
+    dpace_weights,
+    micro_batch_loss,
+    slot_weights,
+    static_weight,
+)
 
 V, H = 50, 16
 
@@ -33,7 +42,11 @@ def loops(each: dict[str, Any], objective: Objective) -> tuple[Tensor, np.ndarra
     rows, head = each["rows"], each["head"].weight_VH.double()
     total, counts, static = torch.zeros((), dtype=torch.float64), np.zeros((len(COUNTED), 5)), 0.0
     for block in range(len(rows.anchors.rows_A)):
-        row, anchor, end = rows.anchors.rows_A[block], rows.anchors.anchors_A[block], rows.anchors.ends_A[block]
+        row, anchor, end = (
+            rows.anchors.rows_A[block],
+            rows.anchors.anchors_A[block],
+            rows.anchors.ends_A[block],
+        )
         losses, run = {}, True
         for slot in range(1, 5):
             if anchor + slot >= end:
@@ -41,8 +54,14 @@ def loops(each: dict[str, Any], objective: Objective) -> tuple[Tensor, np.ndarra
                 continue
             mine = (each["drafted"][block, slot].double() @ head.T).log_softmax(-1)
             target = (each["final"][row, anchor + slot - 1].double() @ head.T).log_softmax(-1)
-            label = int(target.argmax()) if objective.labels != "data" else int(rows.ids_BS[row, anchor + slot])
-            losses[slot] = (target.exp() * (target - mine)).sum() if objective.labels == "target_distribution" else -mine[label]
+            label = (
+                int(target.argmax()) if objective.labels != "data" else int(rows.ids_BS[row, anchor + slot])
+            )
+            losses[slot] = (
+                (target.exp() * (target - mine)).sum()
+                if objective.labels == "target_distribution"
+                else -mine[label]
+            )
             correct = int(mine.argmax()) == label
             counts[:, slot] += [1, correct, run, run and correct, float(losses[slot].detach())]
             run = run and correct
@@ -51,7 +70,10 @@ def loops(each: dict[str, Any], objective: Objective) -> tuple[Tensor, np.ndarra
             static += decay
             weight = decay
             if objective.weighting == "dpace":
-                confident = [(1 - objective.dpace_alpha) * math.exp(-float(losses[k].detach())) + objective.dpace_alpha for k in sorted(losses)]
+                confident = [
+                    (1 - objective.dpace_alpha) * math.exp(-float(losses[k].detach())) + objective.dpace_alpha
+                    for k in sorted(losses)
+                ]
                 weight = sum(math.prod(confident[: k + 1]) for k in range(slot - 1, len(confident)))
             total = total + weight * loss
     return total, counts, static
@@ -62,7 +84,9 @@ def loops(each: dict[str, Any], objective: Objective) -> tuple[Tensor, np.ndarra
 def test_equals_loops_over_slots(labels: Any, weighting: Any) -> None:
     each = world()
     objective = Objective(labels, weighting, gamma=2.5, dpace_alpha=0.3)
-    mine = micro_batch_loss(each["drafted"], each["rows"].slots, each["rows"].ids_BS, each["final"], each["head"], objective)
+    mine = micro_batch_loss(
+        each["drafted"], each["rows"].slots, each["rows"].ids_BS, each["final"], each["head"], objective
+    )
     wanted, counts, static = loops(each, objective)
     assert mine.loss_sum.detach().item() == pytest.approx(wanted.item(), rel=1e-5)
     assert mine.static_weight == pytest.approx(static) == static_weight(each["rows"].slots, 5, objective)
@@ -75,8 +99,17 @@ def test_equals_loops_over_slots(labels: Any, weighting: Any) -> None:
 
 def test_targets_states_are_needed_for_its_labels() -> None:
     each = world()
-    with pytest.raises(ValueError, match="objective.labels is 'target_argmax', which needs the target's final states"):
-        micro_batch_loss(each["drafted"], each["rows"].slots, each["rows"].ids_BS, None, each["head"], Objective("target_argmax", "decay", 4, 0.5))
+    with pytest.raises(
+        ValueError, match="objective.labels is 'target_argmax', which needs the target's final states"
+    ):
+        micro_batch_loss(
+            each["drafted"],
+            each["rows"].slots,
+            each["rows"].ids_BS,
+            None,
+            each["head"],
+            Objective("target_argmax", "decay", 4, 0.5),
+        )
 
 
 def test_a_micro_batch_without_slots_adds_nothing_and_stops_nobody() -> None:

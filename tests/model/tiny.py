@@ -42,18 +42,24 @@ def tiny_target(family: str = "qwen3", seed: int = 0, **changes: Any) -> Target:
     model = AutoModelForCausalLM.from_config(tiny_config(family, **changes))
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            weight.copy_(1.0 + 0.3 * torch.randn_like(weight) if "norm" in name else 0.15 * torch.randn_like(weight))
+            weight.copy_(
+                1.0 + 0.3 * torch.randn_like(weight) if "norm" in name else 0.15 * torch.randn_like(weight)
+            )
     return wrap_target(model.float(), "tiny")
 
 
 def tiny_drafter(target: Target, seed: int = 1, **wishes: Any) -> Drafter:
     """A random drafter, its norms included, so that no test passes by symmetry."""
-    config, _ = derive_config(target.facts, Wishes(**{"num_layers": 2, "block_size": 5, "num_taps": 3, **wishes}), MASK)
+    config, _ = derive_config(
+        target.facts, Wishes(**{"num_layers": 2, "block_size": 5, "num_taps": 3, **wishes}), MASK
+    )
     drafter = Drafter(config)
     torch.manual_seed(seed)
     with torch.no_grad():
         for weight in drafter.parameters():
-            weight.copy_(1.0 + 0.3 * torch.randn_like(weight) if weight.dim() == 1 else 0.15 * torch.randn_like(weight))
+            weight.copy_(
+                1.0 + 0.3 * torch.randn_like(weight) if weight.dim() == 1 else 0.15 * torch.randn_like(weight)
+            )
     return drafter
 
 
@@ -71,7 +77,9 @@ class Rows:
     tokens_AL: Tensor
 
 
-def rows_of(lengths: list[list[int]], *, block_size: int = 5, prompt: int = 3, seed: int = 0, share: float = 1.0) -> Rows:
+def rows_of(
+    lengths: list[list[int]], *, block_size: int = 5, prompt: int = 3, seed: int = 0, share: float = 1.0
+) -> Rows:
     """Random rows; `lengths` gives the documents of every row, whose first `prompt` tokens are not supervised."""
     generator = np.random.default_rng(seed)
     flat = [length for row in lengths for length in row]
@@ -79,10 +87,14 @@ def rows_of(lengths: list[list[int]], *, block_size: int = 5, prompt: int = 3, s
     masks = [(np.arange(length) >= prompt).astype(np.uint8) for length in flat]
     offsets = np.cumsum([0, *map(len, lengths)])
     width = max(sum(row) for row in lengths)
-    anchors = choose_anchors(masks, np.arange(len(flat), dtype=np.uint64), offsets, 0, AnchorRules(share, 512, 4096, seed))
+    anchors = choose_anchors(
+        masks, np.arange(len(flat), dtype=np.uint64), offsets, 0, AnchorRules(share, 512, 4096, seed)
+    )
     ids_BS = torch.from_numpy(padded_rows(documents, offsets, width))
     positions = padded_rows([np.arange(length) for length in flat], offsets, width)
     slots = supervised_slots(anchors, padded_rows(masks, offsets, width), block_size)
-    blocks = Blocks(*(torch.from_numpy(each) for each in (anchors.rows_A, anchors.starts_A, anchors.anchors_A)))
+    blocks = Blocks(
+        *(torch.from_numpy(each) for each in (anchors.rows_A, anchors.starts_A, anchors.anchors_A))
+    )
     tokens_AL = block_tokens(ids_BS[blocks.rows_A, blocks.anchors_A], block_size, MASK)
     return Rows(documents, masks, ids_BS, torch.from_numpy(positions), anchors, slots, blocks, tokens_AL)
