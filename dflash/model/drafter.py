@@ -12,8 +12,8 @@ logits by what was drafted before (DSpark, Domino) or convolves inside the block
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as functional
 from torch import Tensor, nn
+from torch.nn import functional
 
 from dflash.kernels.anchor_attention import Backend, anchor_attention
 from dflash.model.drafter_config import DrafterConfig

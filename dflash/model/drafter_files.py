@@ -25,6 +25,7 @@ def save_drafter(
     Args:
         weights: `Drafter.state_dict()`.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     write_weights(folder / WEIGHTS, weights)
     write_json(folder / SHAPE, {"config": config.as_json(), "target": asdict(facts)})
 

@@ -46,10 +46,11 @@ def notices(config: DrafterConfig) -> list[str]:
     """What an engine is known to do differently with such a drafter."""
     if all(window is None for window in config.windows):
         return []
-    return [
-        "sliding-window layers: SGLang and vLLM before its V2 runner serve them causally inside the block, but this drafter's "
-        "slots see each other both ways; expect lower acceptance there than measured here"
-    ]
+    notice = (
+        "sliding-window layers: SGLang, and vLLM before its V2 runner, serve them causally inside the block, but this "
+        "drafter's slots see each other both ways; expect lower acceptance there than measured here"
+    )
+    return [notice]
 
 
 def zlab_config(config: DrafterConfig, facts: TargetFacts, dtype: torch.dtype) -> dict[str, Any]:

@@ -46,7 +46,9 @@ def main() -> int:
     missing = [
         name
         for name in NEEDED
-        if subprocess.run([PYTHON, "-m", "pip", "show", "-q", name], capture_output=True).returncode
+        if subprocess.run(
+            [PYTHON, "-m", "pip", "show", "-q", name], capture_output=True, check=False
+        ).returncode
     ]
     if missing:
         subprocess.run(
@@ -59,7 +61,7 @@ def _works() -> bool:
     check = (
         "import speculators.convert.entrypoints, transformers; assert transformers.__version__ == '5.19.0'"
     )
-    return PYTHON.exists() and subprocess.run([PYTHON, "-c", check], timeout=120).returncode == 0
+    return PYTHON.exists() and subprocess.run([PYTHON, "-c", check], timeout=120, check=False).returncode == 0
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Ours, dict
     cases = [each.case(layout) for each in ours.values() for layout in ("speculators", "zlab")]
     torch.save(cases, root / "cases.pt")
     command = [PYTHON, FOLDER / "peer.py", root / "cases.pt", root / "results.pt"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=root)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=root, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     results = torch.load(root / "results.pt", weights_only=True)
     return {

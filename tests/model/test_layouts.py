@@ -14,6 +14,7 @@ from torch import Tensor
 from dflash.model.drafter import Drafter
 from dflash.model.drafter_config import DrafterConfig, TargetFacts
 from dflash.model.drafter_files import check_weights, load_drafter, save_drafter, weight_shapes
+from dflash.model.importing import import_drafter
 from dflash.model.speculators import export_speculators, import_speculators
 from dflash.model.zlab import export_zlab, import_zlab
 
@@ -243,3 +244,19 @@ def test_an_export_that_does_not_read_back_is_refused(
 def test_facts_are_plain(tmp_path: Path) -> None:
     save_drafter(tmp_path, *made()[:1], FACTS, made()[1])
     assert TargetFacts(**json.loads((tmp_path / "drafter.json").read_text())["target"]) == FACTS
+
+
+def test_any_layout_is_found_and_fitted(tmp_path: Path) -> None:
+    config, weights = made()
+    save_drafter(tmp_path / "own", config, FACTS, weights)
+    for layout in EXPORTS:
+        written(tmp_path / layout, layout)
+    for folder in ("own", "zlab", "speculators"):
+        again, read = import_drafter(tmp_path / folder, FACTS)
+        assert again == config and all(torch.equal(read[name], weights[name]) for name in weights)
+        with pytest.raises(
+            ValueError, match="the drafter was made for a target with hidden_size 32, but tiny has 16"
+        ):
+            import_drafter(tmp_path / folder, replace(FACTS, hidden_size=16))
+    with pytest.raises(ValueError, match="holds no drafter: neither drafter.json nor config.json is there"):
+        import_drafter(tmp_path, FACTS)
