@@ -28,9 +28,7 @@ class World:
         target = tiny_target(vocab_size=VOCABULARY + 1)
         self.embedding_VH = torch.randn(VOCABULARY + 1, 32, generator=torch.Generator().manual_seed(5))
         self.head = Head(self.embedding_VH)
-        self.drafter = tiny_drafter(
-            target, block_size=BLOCK, num_layers=1, taps=(1,), num_heads=2, num_key_value_heads=1
-        )
+        self.drafter = tiny_drafter(target, block_size=BLOCK, num_layers=1, taps=(1,))
         self.drafter.initialize(0, self.embedding_VH)
         self.optimizer = torch.optim.AdamW(self.drafter.parameters(), lr=1e-2)
         self.rules = AnchorRules(1.0, num_anchors, 4096, 0)
