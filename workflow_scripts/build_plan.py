@@ -27,9 +27,10 @@ def work(stage: Stage) -> None:
 
     import polars as pl
 
-    from dflash.batching.plan import PlanConfig, make_plan, save_plan
-    from dflash.batching.policies import compare_policies, policies_text
     from dflash.batching.describe import describe_plan
+    from dflash.batching.description import PlanConfig
+    from dflash.batching.plan import make_plan, save_plan
+    from dflash.batching.policies import compare_policies, policies_text
 
     settings, anchors = dict(stage.settings["batching"]), stage.settings["anchors"]
     num_tables = settings.pop("tables")

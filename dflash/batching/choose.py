@@ -12,10 +12,10 @@ from dflash.batching.alternatives import (
     padding_efficiency,
     waste_constant,
 )
+from dflash.batching.assembly import check_widths
 from dflash.batching.boundaries import Curve, best_boundaries
 from dflash.batching.buckets import layout_of
 from dflash.batching.cost import Price, aligned
-from dflash.batching.plan import check_widths
 
 
 @dataclass(frozen=True)

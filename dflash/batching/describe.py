@@ -30,10 +30,10 @@ def describe_plan(
     """
     config = plan.description.config
     anchors_N = expected_anchors(supervised_N, config.anchor_share, config.anchors_per_sample)
-    indexes = [epoch_index(plan, epoch) for epoch in (0, 1)]
-    tables = [epoch_table(index, lengths_N, anchors_N, plan.num_cells) for index in indexes]
+    first, second = epoch_index(plan, 0), epoch_index(plan, 1)
+    tables = [epoch_table(index, lengths_N, anchors_N, plan.num_cells) for index in (first, second)]
     planned_N = np.zeros(len(lengths_N), bool)
-    planned_N[indexes[0].sample_ids_N] = True
+    planned_N[first.sample_ids_N] = True
     useful_cost = float(config.limits.cost(lengths_N[planned_N]).sum())
     figures = {
         "plan_id": plan.plan_id,
@@ -41,10 +41,12 @@ def describe_plan(
         "num_samples": plan.num_samples,
         "num_dropped": plan.description.num_dropped,
         **padding(tables[0], config.limits, useful_cost),
-        **coverage(indexes[0], plan.num_samples),
-        **repetition(*indexes, planned_N),
-        "long_samples": repetition(*indexes, planned_N & (lengths_N >= _top_decile(lengths_N[planned_N]))),
-        **mixing(tables[0], indexes[0], lengths_N, plan.num_cells),
+        **coverage(first, plan.num_samples),
+        **repetition(first, second, planned_N),
+        "long_samples": repetition(
+            first, second, planned_N & (lengths_N >= _top_decile(lengths_N[planned_N]))
+        ),
+        **mixing(tables[0], first, lengths_N, plan.num_cells),
         "buckets": anchors_by_bucket(tables[0], anchor_cap),
         "waiting": waiting(tables[0], plan),
     }

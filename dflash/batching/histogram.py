@@ -94,4 +94,7 @@ def total(histogram: pl.DataFrame, split: str = "train") -> tuple[np.ndarray, np
     merged = (
         of_split.group_by("length").agg(pl.col("samples").sum(), pl.col("supervised").sum()).sort("length")
     )
-    return tuple(merged[name].to_numpy().astype(np.int64) for name in ("length", "samples", "supervised"))
+    length, samples, supervised = (
+        merged[name].to_numpy().astype(np.int64) for name in ("length", "samples", "supervised")
+    )
+    return length, samples, supervised

@@ -47,11 +47,9 @@ def greedy_index(
     anchors_N: np.ndarray,
     plan_widths: np.ndarray,
     limits: Limits,
-    *,
     order: str,
     pool: int,
-    seed: int,
-    epoch: int,
+    key: int,
 ) -> EpochIndex:
     """The batches of an epoch in policy order.
 
@@ -63,14 +61,13 @@ def greedy_index(
         limits: what a batch may hold.
         order: `sorted` (by width, the same every epoch), `random`, or `pooled` (shuffled, sorted inside pools).
         pool: samples of a pool.
-        seed: of the shuffle.
-        epoch: number of the epoch.
+        key: of the shuffle; one an epoch.
     """
     segment = pool if order == "pooled" else SEGMENT
     if order == "sorted":
         chosen = np.argsort(widths_N, kind="stable")
     else:
-        chosen = permutation(key_of(seed, epoch, _ORDER), len(samples_N))
+        chosen = permutation(key_of(key, _ORDER), len(samples_N))
         if order == "pooled":
             chosen = _sorted_inside(chosen, widths_N, pool)
     starts = greedy_cut(widths_N[chosen], anchors_N[chosen], limits, segment)
@@ -87,7 +84,7 @@ def pool_size(widths_N: np.ndarray, limits: Limits, pool_batches: int) -> int:
 
 
 def _sorted_inside(chosen: np.ndarray, widths_N: np.ndarray, pool: int) -> np.ndarray:
-    """Sort an order by width inside consecutive pools, by one fused key; pools run up and down in turn."""
+    """Sort an order by width inside consecutive pools, by one fused key."""
     size = len(chosen)
     place = np.arange(size, dtype=np.uint64)
     bits = np.uint64(max(size - 1, 1).bit_length())

@@ -21,11 +21,9 @@ def packed_index(
     lengths_N: np.ndarray,
     anchors_N: np.ndarray,
     limits: Limits,
-    *,
     width: int,
     window: int,
-    seed: int,
-    epoch: int,
+    key: int,
 ) -> EpochIndex:
     """The packed rows of an epoch; every micro-batch is one row of `width` tokens.
 
@@ -36,10 +34,9 @@ def packed_index(
         limits: budgets of a row; attention is that of each document for itself.
         width: tokens of a row.
         window: samples that are packed together.
-        seed: of the shuffle.
-        epoch: number of the epoch.
+        key: of the shuffle; one an epoch.
     """
-    shuffled = permutation(key_of(seed, epoch, _ORDER), len(samples_N))
+    shuffled = permutation(key_of(key, _ORDER), len(samples_N))
     row_N = pack_windows(lengths_N[shuffled], anchors_N[shuffled], limits, width, window)
     size = len(shuffled)
     bits = np.uint64(max(size - 1, 1).bit_length())

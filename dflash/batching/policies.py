@@ -6,8 +6,9 @@ import numpy as np
 import polars as pl
 
 from dflash.batching.describe import describe_plan
+from dflash.batching.description import POLICIES, PlanConfig
 from dflash.batching.keyed import hashes, key_of
-from dflash.batching.plan import POLICIES, PlanConfig, make_plan
+from dflash.batching.plan import make_plan
 
 POLICY_COLUMNS = {
     "policy": pl.String,
