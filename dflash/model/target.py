@@ -4,7 +4,7 @@ Rows are padded on the right and the target is causal, so no real token ever see
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,12 +88,10 @@ class Target:
     ) -> tuple[Tensor, Tensor | None]:
         last = None
         with _tapped(self.layers, taps, stop=not final) as outputs:
-            try:
+            with suppress(_LastTapReached):
                 last = self.backbone(
                     input_ids=ids_BS, position_ids=positions_BS, use_cache=False
                 ).last_hidden_state
-            except _LastTapReached:
-                pass
         features_BSF = torch.cat([outputs[tap] for tap in taps], dim=-1)
         return features_BSF, None if last is None else last * self.logit_scale
 
@@ -156,14 +154,14 @@ def load_target(target: str, loading: Loading, device: str | torch.device = "cpu
         place, dtype=dtype, attn_implementation=loading.attention, **options
     )
     model.to(device)  # type: ignore[arg-type]
-    return wrap_target(model, target.removeprefix("hub:"))
+    return wrap_target(model, public_name(target))
 
 
 def load_facts(target: str, loading: Loading) -> TargetFacts:
     """The shape of a target, without its weights (but for a GGUF file, whose header is read)."""
     place, options = model_place(target, loading.revision)
     config = AutoConfig.from_pretrained(place, trust_remote_code=loading.trust_remote_code, **options)
-    return facts_of(config, target.removeprefix("hub:"))
+    return facts_of(config, public_name(target))
 
 
 def model_place(target: str, revision: str | None) -> tuple[str, dict[str, Any]]:
@@ -184,6 +182,11 @@ def model_place(target: str, revision: str | None) -> tuple[str, dict[str, Any]]
     raise ValueError(
         f"target is {target!r}: use demo, hub:OWNER/NAME, a folder with a config.json, or a .gguf file that exists"
     )
+
+
+def public_name(target: str) -> str:
+    """A target as other libraries find it; the demo's is a path from the project's folder."""
+    return "dflash/demo" if target == "demo" else target.removeprefix("hub:")
 
 
 def compute_dtype(name: str, device: torch.device) -> torch.dtype:
