@@ -1,13 +1,12 @@
 """The built-in corpus: functions and classes of the running Python's standard library.
 
-The prompt of a conversation is a signature with its docstring, a method's below the name of its class; the response
-is the body. No download, real text, and
+The prompt of a conversation is a signature with its docstring, the response is the body. No download, real text, and
 lengths over three orders of magnitude. The corpus belongs to the Python version that runs: another minor version has
 other sources, so its samples differ (the file `corpus.json` beside the export says which version it was).
 
 Near-duplicates are dropped over the whole corpus, so that no held-out prompt has a twin in the training split: a
-definition whose prompt stood before, or whose set of 5-token shingles has a Jaccard similarity of at least one half
-with an earlier one, is left out.
+definition whose set of 5-token shingles has a Jaccard similarity of at least one half with an earlier one is left out,
+and so is one whose prompt stood before.
 """
 
 import ast
@@ -21,11 +20,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Modules that distributions leave out, split off or change, and tests inside packages.
-LEFT_OUT = frozenset(
-    {"test", "tests", "idlelib", "tkinter", "lib2to3", "turtle", "turtledemo", "distutils", "ensurepip", "venv"}
-)
-# The interpreter's own list is the same on every platform, whatever lies in the folder.
+# What distributions leave out or split off, and tests inside packages.
+LEFT_OUT = frozenset({"test", "tests", "idlelib", "tkinter", "lib2to3", "turtle", "turtledemo"})
+# The interpreter's own list is the same on every platform, whatever else lies in the folder.
 MODULES = sys.stdlib_module_names - LEFT_OUT
 SHINGLE_TOKENS = 5
 MAX_SIMILARITY = 0.5
@@ -37,7 +34,7 @@ WORD = re.compile(r"\w+|[^\w\s]")
 
 @dataclass(frozen=True)
 class Definition:
-    """One function or class: where it stands, its head (class, decorators, signature, docstring) and its body."""
+    """One function or class: where it stands, its head (decorators, signature, docstring) and its body."""
 
     name: str
     head: str
@@ -50,13 +47,15 @@ def export_corpus(folder: Path) -> dict[str, int]:
     A row is `{"id": "module:name:line", "messages": [user, assistant]}`.
     """
     found = list(definitions(Path(sysconfig.get_paths()["stdlib"])))
-    kept = without_near_duplicates(found)
+    separate = without_near_duplicates(found)
+    kept = list({definition.head: definition for definition in reversed(separate)}.values())[::-1]
     with (folder / "stdlib.jsonl").open("w", encoding="utf-8") as file:
         for definition in kept:
             file.write(json.dumps(conversation(definition), ensure_ascii=False) + "\n")
     counts = {
         "definitions": len(found),
-        "near_duplicates": len(found) - len(kept),
+        "near_duplicates": len(found) - len(separate),
+        "repeated_prompts": len(separate) - len(kept),
         "conversations": len(kept),
     }
     version = ".".join(map(str, sys.version_info[:3]))
@@ -84,15 +83,14 @@ def definitions(root: Path) -> Iterator[Definition]:
             # the standard library ships a few files that are wrong on purpose
             continue
         lines = source.splitlines()
-        for owner, node in _separate(tree, ""):
+        for node in _separate(tree):
             cut = _cut(node, lines)
             if cut is not None:
-                head = f"class {owner}:\n{textwrap.indent(cut[0], '    ')}" if owner else cut[0]
-                yield Definition(f"{relative.as_posix()}:{node.name}:{node.lineno}", head, cut[1])
+                yield Definition(f"{relative.as_posix()}:{node.name}:{node.lineno}", *cut)
 
 
-def _separate(tree: ast.AST, owner: str) -> Iterator[tuple[str, Node]]:
-    """Definitions none of which stands inside another, in the order of their lines, with the class of a method.
+def _separate(tree: ast.AST) -> Iterator[Node]:
+    """Definitions none of which stands inside another, in the order of their lines.
 
     A class with methods gives its methods, else a held-out method would stand in the text of a class trained on.
     """
@@ -102,9 +100,9 @@ def _separate(tree: ast.AST, owner: str) -> Iterator[tuple[str, Node]]:
             or isinstance(node, ast.ClassDef)
             and not any(isinstance(each, Function) for each in ast.walk(node))
         ):
-            yield owner, node
+            yield node
         else:
-            yield from _separate(node, node.name if isinstance(node, ast.ClassDef) else owner)
+            yield from _separate(node)
 
 
 def _cut(node: Node, lines: list[str]) -> tuple[str, str] | None:
@@ -124,7 +122,7 @@ def _cut(node: Node, lines: list[str]) -> tuple[str, str] | None:
 
 
 def without_near_duplicates(found: list[Definition]) -> list[Definition]:
-    """The definitions that resemble no earlier kept one, and whose prompts are their own.
+    """The definitions that resemble no earlier kept one.
 
     Candidates come from an inverted index over the rarest shingles: two sets with a Jaccard similarity of at least s
     share a shingle among the rarest ceil((1 - s) n) + 1 of each (prefix filtering; Chaudhuri et al., 2006).
@@ -132,18 +130,14 @@ def without_near_duplicates(found: list[Definition]) -> list[Definition]:
     shingles = [_shingles(definition) for definition in found]
     frequency = Counter(shingle for each in shingles for shingle in each)
     kept: list[int] = []
-    heads: set[str] = set()
     holders: dict[str, list[int]] = defaultdict(list)
     for number, each in enumerate(shingles):
-        if found[number].head in heads:
-            continue
         prefix = sorted(each, key=lambda shingle: (frequency[shingle], shingle))
         prefix = prefix[: int((1 - MAX_SIMILARITY) * len(each)) + 1]
         candidates = {other for shingle in prefix for other in holders[shingle]}
         if any(_similarity(each, shingles[other]) >= MAX_SIMILARITY for other in candidates):
             continue
         kept.append(number)
-        heads.add(found[number].head)
         for shingle in prefix:
             holders[shingle].append(number)
     return [found[number] for number in kept]
