@@ -241,3 +241,22 @@ def test_anchors_in_any_row_draft_the_same() -> None:
 
 def test_the_vocabulary_of_the_tiny_world_is_what_tests_assume() -> None:
     assert tiny_target().embedding_VH.shape[0] == VOCABULARY == MASK + 1
+
+
+def test_a_block_without_context_sees_itself_alone() -> None:
+    """An anchor at a document's first token has no key of context: no NaN, and the documents before are hidden."""
+    target = tiny_target()
+    drafter = tiny_drafter(target)
+    rows = rows_of([[7, 8]], prompt=0)
+    assert rows.anchors.anchors_A.tolist()[:1] == [0] and 7 in rows.anchors.anchors_A
+    features_BSF = features_of(rows, drafter.config).requires_grad_()
+    out = drafted(drafter, rows, features_BSF, target.embedding_VH)
+    assert (
+        np.abs(
+            out.detach().numpy() - restated(drafter, rows, features_BSF.detach(), target.embedding_VH)
+        ).max()
+        < 2e-5
+    )
+    first = rows.anchors.anchors_A == rows.anchors.starts_A
+    (gradient,) = torch.autograd.grad(out[torch.from_numpy(first)].sum(), features_BSF)
+    assert torch.isfinite(out).all() and not gradient.any()

@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gguf
 import pytest
 import torch
 from tests.model.tiny import SHAPE, tiny_config, tiny_target
@@ -197,3 +198,53 @@ def test_facts_of_configs_that_nest_or_lack_things() -> None:
         ValueError, match=r"the config of x \(odd\) has no hidden_size; it cannot be a target"
     ):
         facts_of(odd, "x")
+
+
+GGUF_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def write_gguf(path: Path, target: Any) -> None:
+    """A target as a GGUF file of float32."""
+    writer, config = gguf.GGUFWriter(path, "qwen3"), target.model.config
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_vocab_size(config.vocab_size)
+    for name, weight in target.model.state_dict().items():
+        parts = name.removesuffix(".weight").split(".", 3)
+        inside = f"blk.{parts[2]}.{GGUF_NAMES[parts[3]]}" if len(parts) > 3 else GGUF_NAMES[".".join(parts)]
+        writer.add_tensor(f"{inside}.weight", weight.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a_gguf_file_is_a_target(tmp_path: Path) -> None:
+    # transformers reads no head size from such a file and takes Qwen3's 128
+    made = tiny_target(num_hidden_layers=4, num_attention_heads=1, num_key_value_heads=1, head_dim=128)
+    write_gguf(tmp_path / "made.gguf", made)
+    target = load_target(str(tmp_path / "made.gguf"), Loading(dtype="float32"))
+    ids_BS = torch.arange(3, 12)[None]
+    assert (target.features(ids_BS, [2])[0] - made.features(ids_BS, [2])[0]).abs().max() < 1e-5
+    assert load_facts(str(tmp_path / "made.gguf"), Loading()).num_layers == 4
