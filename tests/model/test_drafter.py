@@ -11,10 +11,16 @@ from tests.model.tiny import MASK, VOCABULARY, Rows, rows_of, tiny_drafter, tiny
 from torch import Tensor
 from torch.nn import functional
 
+from dflash.kernels.anchor_attention import Backend
 from dflash.model.anchors import AnchorRules, choose_anchors
 from dflash.model.drafter import Blocks, Drafter
 from dflash.model.drafter_config import DrafterConfig
 
+TRITON = pytest.param(
+    "triton",
+    marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="Triton needs a GPU")],
+)
+BACKENDS = pytest.mark.parametrize("backend", ["reference", TRITON])
 LAYOUTS = {"padded": [[21], [14], [9]], "packed": [[12, 9], [10, 11], [21]]}
 # rows whose documents have borders at 12 and 10; the third has one document
 
@@ -24,9 +30,18 @@ def features_of(rows: Rows, config: DrafterConfig, seed: int = 3) -> Tensor:
     return torch.randn(*rows.ids_BS.shape, len(config.taps) * config.hidden_size, generator=generator)
 
 
-def drafted(drafter: Drafter, rows: Rows, features_BSF: Tensor, embedding_VH: Tensor) -> Tensor:
-    embedded = functional.embedding(rows.tokens_AL, embedding_VH)
-    return drafter.blocks(features_BSF, embedded, rows.blocks, positions_BS=rows.positions_BS)
+def drafted(
+    drafter: Drafter, rows: Rows, features_BSF: Tensor, embedding_VH: Tensor, backend: Backend = "reference"
+) -> Tensor:
+    """The training forward, on the device of the backend; the result on the CPU."""
+    device = "cuda" if backend == "triton" else "cpu"
+    embedded = functional.embedding(rows.tokens_AL, embedding_VH).to(device)
+    blocks = Blocks(*(each.to(device) for each in vars(rows.blocks).values()))
+    positions_BS = rows.positions_BS.to(device)
+    out = drafter.to(device).blocks(
+        features_BSF.to(device), embedded, blocks, positions_BS=positions_BS, backend=backend
+    )
+    return out.cpu()
 
 
 def restated(drafter: Drafter, rows: Rows, features_BSF: Tensor, embedding_VH: Tensor) -> np.ndarray:
@@ -51,6 +66,7 @@ def restated(drafter: Drafter, rows: Rows, features_BSF: Tensor, embedding_VH: T
     return out
 
 
+@BACKENDS
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     "wishes",
@@ -62,13 +78,13 @@ def restated(drafter: Drafter, rows: Rows, features_BSF: Tensor, embedding_VH: T
     ],
     ids=["plain", "window", "other heads", "long block"],
 )
-def test_equals_the_papers_masked_forward(layout: str, wishes: dict[str, int]) -> None:
+def test_equals_the_papers_masked_forward(layout: str, wishes: dict[str, int], backend: Backend) -> None:
     target = tiny_target()
     drafter = tiny_drafter(target, **wishes)
     rows = rows_of(LAYOUTS[layout], block_size=drafter.config.block_size)
     features_BSF = features_of(rows, drafter.config)
-    mine = drafted(drafter, rows, features_BSF, target.embedding_VH).detach().numpy()
-    wanted = restated(drafter, rows, features_BSF, target.embedding_VH)
+    mine = drafted(drafter, rows, features_BSF, target.embedding_VH, backend).detach().numpy()
+    wanted = restated(drafter.cpu(), rows, features_BSF, target.embedding_VH)
     assert len(wanted) > 25 and np.abs(wanted).max() > 1
     assert np.abs(mine - wanted).max() < 2e-5
 
@@ -93,23 +109,25 @@ def test_part_of_a_head_may_rotate() -> None:
     )
 
 
+@BACKENDS
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_no_block_sees_its_anchors_features_or_anything_later(layout: str) -> None:
+def test_no_block_sees_its_anchors_features_or_anything_later(layout: str, backend: Backend) -> None:
     target = tiny_target()
     drafter = tiny_drafter(target)
     rows = rows_of(LAYOUTS[layout])
     features_BSF = features_of(rows, drafter.config)
-    before = drafted(drafter, rows, features_BSF, target.embedding_VH)
+    before = drafted(drafter, rows, features_BSF, target.embedding_VH, backend)
     anchors = rows.anchors
     for block in range(0, len(anchors.rows_A), 3):
         row, anchor, start = anchors.rows_A[block], anchors.anchors_A[block], anchors.starts_A[block]
         changed = features_of(rows, drafter.config, seed=99)
         changed[row, start:anchor] = features_BSF[row, start:anchor]
-        after = drafted(drafter, rows, changed, target.embedding_VH)
+        after = drafted(drafter, rows, changed, target.embedding_VH, backend)
         assert torch.equal(after[block], before[block]), "a block moved with what it must not see"
         # the check can fail: the feature just before the anchor is seen
         changed[row, anchor - 1] += 1.0
-        assert not torch.equal(drafted(drafter, rows, changed, target.embedding_VH)[block], before[block])
+        seen = drafted(drafter, rows, changed, target.embedding_VH, backend)
+        assert not torch.equal(seen[block], before[block])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
