@@ -5,7 +5,7 @@ layers from 0 and are always stored, never derived again when a drafter is loade
 """
 
 import math
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 SCALED_ROPES = ("linear", "llama3", "yarn")
@@ -227,11 +227,6 @@ def check_fit(config: DrafterConfig, facts: TargetFacts) -> None:
         raise ValueError(
             f"mask token {config.mask_token_id} has no row in {facts.name}'s embedding of {facts.vocab_size}"
         )
-
-
-def resized(config: DrafterConfig, *, block_size: int) -> DrafterConfig:
-    """The same drafter for another block size."""
-    return replace(config, block_size=block_size)
 
 
 def paper_gamma(block_size: int) -> float:
