@@ -14,6 +14,14 @@ container: "docker://dflash:latest"
 
 
 include: "rules/common.smk"
+
+
+# A target names the outputs of all its stages: one that failed or was deleted is then never passed over.
+rule train:
+    input:
+        outputs(EXPERIMENT, TRAIN),
+
+
 include: "rules/targets.smk"
 include: "rules/data.smk"
 include: "rules/batching.smk"

@@ -10,7 +10,7 @@ rule measure_lengths:
     log:
         "logs/{experiment}/measure_lengths.log",
     shell:
-        command(several=["encode"])
+        command("measure_lengths", several=["encode"])
 
 
 rule choose_boundaries:
@@ -22,7 +22,7 @@ rule choose_boundaries:
     log:
         "logs/{experiment}/choose_boundaries.log",
     shell:
-        command("measure_lengths")
+        command("choose_boundaries", "measure_lengths")
 
 
 rule build_plan:
@@ -35,4 +35,4 @@ rule build_plan:
     log:
         "logs/{experiment}/build_plan.log",
     shell:
-        command("measure_lengths", "choose_boundaries")
+        command("build_plan", "measure_lengths", "choose_boundaries")

@@ -1,5 +1,6 @@
 """What the rules share: the config's experiments, the requests of their stages, and how scripts run."""
 
+import functools
 import os
 import shlex
 import sys
@@ -7,7 +8,8 @@ import time
 
 from dflash.config.root import resolve
 from dflash.store.canonical import canonical, read_json, write_json
-from dflash.store.request import Wanted, bring_up_to_date, manifest_path
+from dflash.store.forecast import forecast
+from dflash.store.request import Wanted, bring_up_to_date, manifest_path, runtime_path
 from dflash.store.run_lock import failures, hold_run
 from dflash.store.sources import folder_files, hub_commit, source_files, target_identity
 
@@ -15,16 +17,19 @@ SCRIPTS = "workflow_scripts"
 STORE = Path(".store")
 
 
-def command(*inputs, several=()):
-    """The shell command of a rule: the script of the rule's name with its inputs, live output and a log.
+def command(script, *inputs, several=()):
+    """The shell command of a rule: its script with the rule's inputs, live output and a log.
 
     `inputs` are names of inputs that are one manifest (or none), `several` of those that are a list.
     `tee` ignores the signals that end the script, so that its last words are kept.
     """
-    parts = [f"python -P -m {SCRIPTS}.{{rule}} --request {{input.request:q}}"]
+    parts = [f"python -P -m {SCRIPTS}.{script} --request {{input.request:q}}"]
     parts += [f"--input {name} {{input.{name}:q}}" for name in inputs]
     parts += [f"--inputs {name} {{input.{name}:q}}" for name in several]
-    return " ".join(parts) + " --output {output:q} 2>&1 | (trap '' INT TERM HUP; exec tee {log:q})"
+    return (
+        " ".join(parts)
+        + " --output {output:q} 2>&1 | (trap '' INT TERM HUP; exec tee {log:q})"
+    )
 
 
 def sources_of(experiment):
@@ -37,7 +42,9 @@ def is_builtin(source):
 
 def is_regenerated(experiment, source):
     """Whether the target rewrites a source's responses; plain text and tokens have none."""
-    return SETTINGS[experiment]["regeneration"]["engine"] != "off" and source["dialect"] not in (
+    return SETTINGS[experiment]["regeneration"]["engine"] != "off" and source[
+        "dialect"
+    ] not in (
         "text",
         "tokens",
     )
@@ -45,7 +52,9 @@ def is_regenerated(experiment, source):
 
 def manifests(experiment, stage, sources=()):
     """The manifest of a stage, or of each source's."""
-    paths = [manifest_path(stage, experiment, each) for each in sources] or [manifest_path(stage, experiment)]
+    paths = [manifest_path(stage, experiment, each) for each in sources] or [
+        manifest_path(stage, experiment)
+    ]
     return [str(path) for path in paths]
 
 
@@ -53,13 +62,21 @@ def corpus_for(wildcards, stage):
     """The built-in corpus, where a source is built in and the stage is the first to read it."""
     source = sources_of(wildcards.experiment)[wildcards.source]
     first = stage == "regenerate" or not is_regenerated(wildcards.experiment, source)
-    return manifests(wildcards.experiment, "export_corpus") if is_builtin(source) and first else []
+    return (
+        manifests(wildcards.experiment, "export_corpus")
+        if is_builtin(source) and first
+        else []
+    )
 
 
 def regenerated_for(wildcards):
     source = sources_of(wildcards.experiment)[wildcards.source]
     needed = is_regenerated(wildcards.experiment, source)
-    return manifests(wildcards.experiment, "regenerate", [wildcards.source]) if needed else []
+    return (
+        manifests(wildcards.experiment, "regenerate", [wildcards.source])
+        if needed
+        else []
+    )
 
 
 def encoded(wildcards):
@@ -92,49 +109,81 @@ def outputs(experiment, stages):
     return found
 
 
-PLAN = ("export_corpus", "regenerate", "encode", "measure_lengths", "choose_boundaries", "build_plan")
-TRAIN = (*PLAN, "report_data", "run_preflight", "fit", "evaluate", "export_drafter", "draw_report")
+PLAN = (
+    "export_corpus",
+    "regenerate",
+    "encode",
+    "measure_lengths",
+    "choose_boundaries",
+    "build_plan",
+)
+TRAIN = (
+    *PLAN,
+    "report_data",
+    "run_preflight",
+    "fit",
+    "evaluate",
+    "export_drafter",
+    "draw_report",
+)
 ADVISE = (*PLAN, "measure_rates")
 
 
-def identities(experiment, source=None):
+@functools.cache
+def target_files(target, revision):
+    return target_identity(
+        target, revision, Path(workflow.basedir) / "dflash" / "demo", STORE
+    )
+
+
+def identities(experiment):
     """What settings stand for beyond their text: files by content, names on the hub by commit."""
     settings = SETTINGS[experiment]
-    revision = settings["target_loading"]["revision"]
-    demo = Path(workflow.basedir) / "dflash" / "demo"
-    found = {"target": target_identity(settings["target"], revision, demo, STORE)}
-    template = settings["data"]["chat_template"]
-    if template:
+    target, revision = settings["target"], settings["target_loading"]["revision"]
+    found = {"target": target_files(target, revision)}
+    if template := settings["data"]["chat_template"]:
         found["data.chat_template"] = folder_files("data.chat_template", Path(template))
     start = settings["training"]["start_from"]
     if start == experiment:
         raise ValueError(f"training.start_from: {experiment} cannot start from itself")
     if start and start not in SETTINGS:
         found["training.start_from"] = folder_files("training.start_from", Path(start))
-    if source and source["location"].startswith("hub:"):
-        name = source["location"].removeprefix("hub:")
-        found["data.sources"] = {"commit": hub_commit("dataset", name, source["hub_revision"], STORE)}
     return found
+
+
+def wanted_source(experiment, stage, source, found):
+    """A per-source stage: the first to read a source sees its files, or the commit of a hub name."""
+    name, location = source["name"], source["location"]
+    first = stage == "regenerate" or not is_regenerated(experiment, source)
+    if first and location.startswith("hub:"):
+        commit = hub_commit(
+            "dataset", location.removeprefix("hub:"), source["hub_revision"], STORE
+        )
+        found = {**found, "data.sources": {"commit": commit}}
+    files = source_files(name, location) if first else {}
+    return Wanted(
+        stage,
+        SETTINGS[experiment],
+        experiment,
+        name,
+        files,
+        found,
+        {"location": location},
+    )
 
 
 def wanted_of(experiment):
     """Every stage of an experiment, as the config wants it."""
-    settings = SETTINGS[experiment]
+    found = identities(experiment)
     for stage in dict.fromkeys((*TRAIN, *ADVISE)):
         if not (Path(workflow.basedir) / SCRIPTS / f"{stage}.py").exists():
             continue
-        if stage not in ("regenerate", "encode"):
-            if outputs(experiment, [stage]):
-                yield Wanted(stage, settings, experiment, identities=identities(experiment))
-            continue
-        for name, source in sources_of(experiment).items():
-            regenerated = is_regenerated(experiment, source)
-            if stage == "encode" or regenerated:
-                raw = stage == "regenerate" or not regenerated
-                files = source_files(name, source["location"]) if raw else {}
-                found = identities(experiment, source)
-                facts = {"location": source["location"]}
-                yield Wanted(stage, settings, experiment, name, files, found, facts)
+        for path in map(Path, outputs(experiment, [stage])):
+            if path.parent.name == stage:
+                source = sources_of(experiment)[path.name.removesuffix(".json")]
+                yield wanted_source(experiment, stage, source, found)
+            else:
+                yield Wanted(stage, SETTINGS[experiment], experiment, identities=found)
 
 
 def prepare():
@@ -146,7 +195,7 @@ def prepare():
     for line in bring_up_to_date(wanted, Path(workflow.basedir), SCRIPTS, identity):
         print(f"warning: {line}", file=sys.stderr, flush=True)
     for experiment, settings in SETTINGS.items():
-        path = Path("results") / experiment / ".request" / "runtime.json"
+        path = runtime_path(experiment)
         if canonical(read_json(path)) != canonical(settings["runtime"]):
             write_json(path, settings["runtime"])
 
@@ -179,6 +228,8 @@ onstart:
     if workflow.is_main_process:
         # Held until this process ends.
         hold_run()
+        due = [job for job in workflow.dag.needrun_jobs() if job.rule.log]
+        print(forecast(Path(job.input.request) for job in due), flush=True)
 
 
 onerror:

@@ -9,7 +9,7 @@ rule export_corpus:
     log:
         "logs/{experiment}/export_corpus.log",
     shell:
-        command()
+        command("export_corpus")
 
 
 rule regenerate:
@@ -21,7 +21,7 @@ rule regenerate:
     log:
         "logs/{experiment}/regenerate/{source}.log",
     shell:
-        command("export_corpus")
+        command("regenerate", "export_corpus")
 
 
 rule encode:
@@ -34,7 +34,7 @@ rule encode:
     log:
         "logs/{experiment}/encode/{source}.log",
     shell:
-        command("export_corpus", "regenerate")
+        command("encode", "export_corpus", "regenerate")
 
 
 rule report_data:
@@ -46,4 +46,4 @@ rule report_data:
     log:
         "logs/{experiment}/report_data.log",
     shell:
-        command(several=["encode"])
+        command("report_data", several=["encode"])

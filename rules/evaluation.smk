@@ -11,7 +11,7 @@ rule evaluate:
     log:
         "logs/{experiment}/evaluate.log",
     shell:
-        command("fit", several=["encode"])
+        command("evaluate", "fit", several=["encode"])
 
 
 rule export_drafter:
@@ -23,4 +23,4 @@ rule export_drafter:
     log:
         "logs/{experiment}/export_drafter.log",
     shell:
-        command("fit")
+        command("export_drafter", "fit")

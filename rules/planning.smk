@@ -10,7 +10,7 @@ rule run_preflight:
     log:
         "logs/{experiment}/run_preflight.log",
     shell:
-        command("build_plan")
+        command("run_preflight", "build_plan")
 
 
 rule measure_rates:
@@ -23,4 +23,4 @@ rule measure_rates:
     log:
         "logs/{experiment}/measure_rates.log",
     shell:
-        command("build_plan", several=["encode"])
+        command("measure_rates", "build_plan", several=["encode"])

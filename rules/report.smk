@@ -18,6 +18,7 @@ rule draw_report:
         "logs/{experiment}/draw_report.log",
     shell:
         command(
+            "draw_report",
             "report_data",
             "measure_lengths",
             "choose_boundaries",
@@ -40,4 +41,4 @@ rule draw_comparison:
     log:
         "logs/draw_comparison.log",
     shell:
-        command(several=["build_plan", "fit", "evaluate"])
+        command("draw_comparison", several=["build_plan", "fit", "evaluate"])

@@ -1,11 +1,4 @@
-"""What can be asked for. Each target names the outputs of all its stages: one that failed or was deleted is then never
-passed over."""
-
-
-rule train:
-    default_target: True
-    input:
-        outputs(EXPERIMENT, TRAIN),
+"""What can be asked for beside `train`; inputs only."""
 
 
 rule compare:

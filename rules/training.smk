@@ -14,4 +14,4 @@ rule fit:
     log:
         "logs/{experiment}/fit.log",
     shell:
-        command("build_plan", "start_from", several=["encode"])
+        command("fit", "build_plan", "start_from", several=["encode"])

@@ -168,7 +168,7 @@ def _spelled(node: Any) -> Iterator[str]:
     if isinstance(node, ast.AST):
         yield type(node).__name__
         for name, value in ast.iter_fields(node):
-            if value is None and name != "value" or value == [] or name in ("kind", "type_comment"):
+            if (value is None and name != "value") or value == [] or name in ("kind", "type_comment"):
                 continue
             yield name
             yield from _spelled(value)

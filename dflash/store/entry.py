@@ -98,7 +98,8 @@ class Entry:
         shutil.rmtree(self.result, ignore_errors=True)
         os.replace(self.work, self.result)
         write_json(self._stats, {name: stat_of(self.result / name) for name in files})
-        record = {**facts, "manifest": manifest}
+        adopted = read_json(self.folder / "adopted.json")
+        record = {**facts, **({"adopted": adopted} if adopted else {}), "manifest": manifest}
         write_json(self._mark, record)
         self.fresh_mark.unlink(missing_ok=True)
         shutil.rmtree(self.state, ignore_errors=True)

@@ -74,6 +74,9 @@ def acquire(path: Path, about: str, wait_seconds: float = 0.0, run: str | None =
     while not _create(path, text, token):
         holder = read_json(path)
         if holder is None:
+            # It was released just now, or (only without hard links) its writer died before it wrote.
+            if _silent_seconds(path) > SILENT_SECONDS:
+                path.unlink(missing_ok=True)
             time.sleep(POLL_SECONDS / 20)
         elif _is_dead(path, holder):
             _clear(path, holder["token"])

@@ -1,11 +1,13 @@
 """Why a stage ran: which component of its key changed since its result was last published, from what to what."""
 
+import platform
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from dflash.store.canonical import read_json, write_json
+from dflash.store.request import RESULTS
 
 VERSIONED = ("torch", "transformers", "tokenizers", "polars", "numpy", "snakemake", "triton")
 SHOWN = 3
@@ -45,7 +47,7 @@ def in_words(change: Mapping[str, Any]) -> str:
 
 
 def record_reason(
-    request: Path, components: Mapping[str, Any], key: str, seconds: float, worked: bool
+    request: Path, components: Mapping[str, Any], key: str, record: Mapping[str, Any], worked: bool
 ) -> None:
     """Write why a stage ran."""
     path = why_path(request)
@@ -57,15 +59,52 @@ def record_reason(
             "previous_key": last["key"],
             "outcome": "made" if worked else "unchanged, from the store",
             "changed": changes(last["components"], components),
-            "seconds": seconds,
+            "seconds": record["seconds"],
+            "versions": record["versions"],
             "components": dict(components),
         },
     )
 
 
+def explanations(stage: str, experiment: str | None) -> list[str]:
+    """Why a stage ran last, in lines, for one experiment or all.
+
+    Raises:
+        ValueError: it has not run.
+    """
+    pattern = f"{experiment or '*'}/.why/{stage}"
+    found = [
+        *RESULTS.glob(f"{pattern}.json"),
+        *RESULTS.glob(f"{pattern}/*.json"),
+        *RESULTS.glob(f".why/{stage}.json"),
+    ]
+    if not found:
+        known = sorted(
+            {
+                path.stem if path.parent.name == ".why" else path.parent.name
+                for path in RESULTS.rglob(".why/**/*.json")
+            }
+        )
+        whose = f" of {experiment}" if experiment else ""
+        raise ValueError(f"{stage}{whose} has not run here; what has: {', '.join(known) or 'nothing'}")
+    lines = []
+    for path in sorted(found):
+        last = read_json(path)
+        title = " ".join(part for part in path.with_suffix("").relative_to(RESULTS).parts if part != ".why")
+        lines.append(f"{title}: {last['outcome']} ({last['seconds']:.1f} s of work)")
+        if last["previous_key"] is None:
+            lines.append("  it was made for the first time")
+        else:
+            lines += [f"  {in_words(each)}" for each in last["changed"]] or ["  nothing in its key changed"]
+        lines += [
+            f"  made with {', '.join(f'{name} {version}' for name, version in last['versions'].items())}"
+        ]
+    return lines
+
+
 def versions() -> dict[str, str]:
     """Versions of the packages that results may depend on; recorded, in no key."""
-    found = {}
+    found = {"python": platform.python_version()}
     for name in VERSIONED:
         try:
             found[name] = metadata.version(name)

@@ -5,7 +5,7 @@ for changed, or when what was published no longer is what was asked for; so comp
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,11 @@ def manifest_path(stage: str, experiment: str | None, source: str | None = None)
     """Where a stage's manifest lies; its files are published in the folder of the same name."""
     folder = RESULTS / experiment if experiment else RESULTS
     return folder / stage / f"{source}.json" if source else folder / f"{stage}.json"
+
+
+def runtime_path(experiment: str | None) -> Path:
+    """Where an experiment's execution settings lie; they are no input of any rule."""
+    return request_path("runtime", experiment)
 
 
 def published_path(request: Path) -> Path:
@@ -101,7 +106,8 @@ def components(request: Mapping[str, Any], inputs: Mapping[str, str]) -> dict[st
         inputs: content digest of every upstream result, by name, in the order in which the stage sees them.
     """
     parts: dict[str, Any] = {"format": FORMAT, "stage": request["stage"], "source": request["source"]}
-    parts.update((f"settings.{name}", value) for name, value in request["settings"].items())
+    for name, value in request["settings"].items():
+        parts.update(_leaves(f"settings.{name}", value))
     parts.update((f"code.{name}", value) for name, value in request["code"].items())
     parts.update((f"files.{name}", value) for name, value in request["files"].items())
     for name, identity in request["identities"].items():
@@ -211,6 +217,8 @@ def _trouble(
     entry = Entry(STORE, record["stage"], record["key"])
     if entry.folder not in checked:
         checked[entry.folder] = entry.damaged_files() if entry.record() else ["entry.json"]
+    if entry.fresh_mark.exists():
+        return f"asked for afresh, {stat_of(entry.fresh_mark)}", None
     if bad := checked[entry.folder]:
         return (
             f"{entry.folder}: {bad[0]} damaged",

@@ -16,7 +16,7 @@ from dflash.store.canonical import digest_of, read_json
 from dflash.store.entry import Entry
 from dflash.store.publishing import publish
 from dflash.store.reason import announcement, record_reason, versions
-from dflash.store.request import STORE, components
+from dflash.store.request import STORE, components, runtime_path
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -129,11 +129,7 @@ def is_finished(entry: Entry) -> bool:
     if entry.record() is None or entry.fresh_mark.exists():
         return False
     if bad := entry.damaged_files():
-        print(
-            f"{entry.folder / 'result' / bad[0]} is damaged or missing; it is made again",
-            file=sys.stderr,
-            flush=True,
-        )
+        _say(f"warning: {entry.result / bad[0]} is damaged or missing; it is made again")
         entry.drop()
         return False
     return True
@@ -177,7 +173,7 @@ def _run(arguments: argparse.Namespace, work: Callable[[Stage], None], publish_a
         paths.update((f"{name}/{_member(name, Path(path))}", Path(path)) for path in several)
     manifests = {name: _manifest(path) for name, path in paths.items()}
     groups = [name for name, *_ in arguments.inputs]
-    stage = Stage(request, manifests, groups, read_json(arguments.request.parent / "runtime.json") or {})
+    stage = Stage(request, manifests, groups, read_json(runtime_path(request["experiment"])) or {})
     title = _title(request)
     worked = not is_finished(stage.entry) and _make(
         stage, work, title, announcement(arguments.request, stage.components)
@@ -187,11 +183,8 @@ def _run(arguments: argparse.Namespace, work: Callable[[Stage], None], publish_a
         raise ValueError(f"{stage.entry.folder} was removed by another process; run the command again")
     inputs = {path: manifests[name]["content"] for name, path in paths.items()}
     publish(stage.entry, record, arguments.request, request, arguments.output, inputs, publish_all)
-    record_reason(arguments.request, stage.components, stage.key, record["seconds"], worked)
-    print(
-        f"{title}: " + (f"made in {record['seconds']:.1f} s" if worked else "unchanged, from the store"),
-        flush=True,
-    )
+    record_reason(arguments.request, stage.components, stage.key, record, worked)
+    _say(f"{title}: " + (f"made in {record['seconds']:.1f} s" if worked else "unchanged, from the store"))
 
 
 def _make(stage: Stage, work: Callable[[Stage], None], title: str, reason: str) -> bool:
@@ -199,7 +192,7 @@ def _make(stage: Stage, work: Callable[[Stage], None], title: str, reason: str) 
     with Attempt(stage.entry, title) as attempt:
         if is_finished(stage.entry):
             return False
-        print(f"{title}: {reason}", flush=True)
+        _say(f"{title}: {reason}")
         stage.check_inputs()
         # Snakemake sets them to 1 with --cores 1.
         threads = stage.runtime.get("num_threads") or len(os.sched_getaffinity(0))
@@ -208,6 +201,11 @@ def _make(stage: Stage, work: Callable[[Stage], None], title: str, reason: str) 
         work(stage)
         stage.entry.finish({"seconds": attempt.seconds(), "memos": stage.memos, "versions": versions()})
     return True
+
+
+def _say(line: str) -> None:
+    """Print a line in one write, so that stages that run beside each other do not mix theirs."""
+    print(f"{line}\n", end="", flush=True)
 
 
 def _member(group: str, manifest: Path) -> str:
