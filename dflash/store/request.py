@@ -117,6 +117,15 @@ def components(request: Mapping[str, Any], inputs: Mapping[str, str]) -> dict[st
     return parts
 
 
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The settings of a section one by one, by dotted path."""
+    if isinstance(value, Mapping) and value:
+        for key, below in value.items():
+            yield from _leaves(f"{name}.{key}", below)
+    else:
+        yield name, value
+
+
 def _request(
     wanted: Wanted, code: CodeIndex, contents: ContentIndex, package: str, identity: str
 ) -> dict[str, Any]:
