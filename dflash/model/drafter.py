@@ -174,7 +174,7 @@ class Drafter(nn.Module):
         """Draw fresh weights: normal with deviation 0.02, norms at one, the final norm small.
 
         With a final norm of one a fresh drafter's logits are huge (they repeat the input's own embedding) and the first
-        loss is far above ln V. The norm starts where no logit of an average row of the head can pass 2.
+        loss is far above ln V. The norm starts where no logit of an average row of the head can pass 3.
 
         Args:
             head_VH: the target's head.

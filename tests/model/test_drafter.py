@@ -212,7 +212,7 @@ def test_a_fresh_drafter_starts_near_ln_v(tied: bool) -> None:
     logits = out[:, 1:] @ target.head.weight_VH.T
     labels = torch.randint(0, 1024, logits.shape[:-1], generator=torch.Generator().manual_seed(0))
     loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
-    assert abs(loss.item() - math.log(1024)) < 0.25
+    assert abs(loss.item() - math.log(1024)) < 0.5
     again = tiny_drafter(target, seed=9)
     again.initialize(0, target.head.weight_VH)
     assert all(torch.equal(a, b) for a, b in zip(drafter.parameters(), again.parameters(), strict=True))
