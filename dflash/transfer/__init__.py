@@ -1,1 +1,1 @@
-"""Roles, packets and the channel that moves features from targets to drafters."""
+"""From target ranks to drafter ranks: roles, the layout of packets, bounded rings, and the channel."""

@@ -1,0 +1,96 @@
+"""The same weights on every topology, and every sample trained on exactly as often as the plan says."""
+
+import json
+
+import polars as pl
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dflash.training.job import Job
+from dflash.training.log import consumed_samples
+from tests.training.tiny import World, train
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("world"))
+
+
+def weights(job: Job) -> dict[str, torch.Tensor]:
+    return load_file(job.result / "drafter.safetensors")
+
+
+@pytest.fixture(scope="module")
+def alone(world: World) -> dict[str, torch.Tensor]:
+    """The weights that one process reaches."""
+    job = world.job("alone")
+    assert train(job) == [0]
+    return weights(job)
+
+
+@pytest.fixture(scope="module")
+def two_drafters(world: World) -> dict[str, torch.Tensor]:
+    """The weights that two colocated ranks reach."""
+    job = world.job("colocated-2", "colocated: 2")
+    assert train(job) == [0, 0]
+    check_account(job)
+    return weights(job)
+
+
+def check_account(job: Job) -> None:
+    account = json.loads((job.result / "fit.json").read_text())
+    assert account["lost_samples"] == account["doubled_samples"] == 0
+    assert account["samples"] == len(list(consumed_samples(job.state / "log")))
+
+
+@pytest.mark.parametrize("labels", ["data", "target_argmax", "target_distribution"])
+def test_one_rank_leaves_everything(world: World, labels: str) -> None:
+    job = world.job(
+        f"one-{labels}",
+        objective={"labels": labels},
+        training={"optimizer": "muon", "compute_dtype": "bfloat16"},
+    )
+    assert train(job) == [0]
+    check_account(job)
+    metrics = pl.read_parquet(job.result / "metrics.parquet")
+    assert metrics["step"].to_list() == list(range(1, 13))
+    cells = pl.read_parquet(job.result / "cells.parquet")
+    sums = cells.group_by("step", maintain_order=True).agg(
+        pl.col("loss_sum").sum() / pl.col("weight").sum(), pl.col("useful_tokens").sum()
+    )
+    assert sums["loss_sum"].to_list() == pytest.approx(metrics["loss"].to_list())
+    assert sums["useful_tokens"].to_list() == metrics["useful_tokens"].to_list()
+    assert pl.read_parquet(job.result / "heldout.parquet")["step"].to_list() == [5, 10, 12]
+    ranks = pl.read_parquet(job.result / "measured" / "ranks.parquet")
+    assert ranks["role"].unique().to_list() == ["both"] and (ranks["busy_seconds"] > 0).all()
+
+
+def test_colocated_ranks_reach_the_same_weights(
+    alone: dict[str, torch.Tensor], two_drafters: dict[str, torch.Tensor]
+) -> None:
+    for name, value in alone.items():
+        torch.testing.assert_close(two_drafters[name], value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("topology", ["targets: 1, drafters: 1", "targets: 2, drafters: 1"])
+def test_one_drafter_is_bitwise_the_same_whatever_feeds_it(
+    world: World, alone: dict[str, torch.Tensor], topology: str
+) -> None:
+    job = world.job(topology.replace(": ", ""), topology)
+    assert set(train(job)) == {0}
+    check_account(job)
+    assert all(torch.equal(value, alone[name]) for name, value in weights(job).items())
+
+
+def test_two_drafters_are_bitwise_the_same_whatever_feeds_them(
+    world: World, two_drafters: dict[str, torch.Tensor]
+) -> None:
+    job = world.job("3-2", "targets: 3, drafters: 2")
+    assert set(train(job)) == {0}
+    check_account(job)
+    assert all(torch.equal(value, two_drafters[name]) for name, value in weights(job).items())
+    roles = (
+        pl.read_parquet(job.result / "measured" / "ranks.parquet").group_by("rank", "role").len().sort("rank")
+    )
+    assert roles["role"].to_list() == ["target"] * 3 + ["drafter"] * 2
