@@ -76,13 +76,14 @@ def read_checkpoint(path: Path) -> Checkpoint:
     Raises:
         ValueError: it is no checkpoint.
     """
-    weights, optimizer = {}, {}
+    tensors: dict[str, dict[str, Tensor]] = {WEIGHT: {}, STATE: {}}
     try:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {})["run"])
-            for name in file.keys():
-                kind, _, plain = name.partition(":")
-                (weights if kind + ":" == WEIGHT else optimizer)[plain] = file.get_tensor(name)
+            # Not a dict: it has no iterator.
+            for name in file.keys():  # noqa: SIM118
+                kind, colon, plain = name.partition(":")
+                tensors[kind + colon][plain] = file.get_tensor(name)
     except (SafetensorError, KeyError, json.JSONDecodeError) as error:
         raise ValueError(
             f"{path} is no readable checkpoint ({error}); remove it to go on from the one before"
@@ -90,7 +91,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     position = Position(
         **{**header["position"], "topologies": [tuple(each) for each in header["position"]["topologies"]]}
     )
-    return Checkpoint(position, header["identity"], weights, optimizer)
+    return Checkpoint(position, header["identity"], tensors[WEIGHT], tensors[STATE])
 
 
 def newest(folder: Path) -> Path | None:

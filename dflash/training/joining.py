@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from dflash.transfer.channel import Link
 from dflash.transfer.roles import Topology
@@ -32,9 +33,9 @@ class Place:
             int(given["RANK"]), int(given["LOCAL_RANK"]), given["MASTER_ADDR"], int(given["MASTER_PORT"])
         )
 
-    def store(self) -> dist.TCPStore:
+    def store(self) -> TCPStore:
         """A new connection to the launcher's store."""
-        return dist.TCPStore(self.host, self.port, is_master=False, timeout=_JOIN_TIMEOUT)
+        return TCPStore(self.host, self.port, is_master=False, timeout=_JOIN_TIMEOUT)
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def join(place: Place, topology: Topology, device: torch.device, staged: bool, t
     Args:
         staged: packets go through the host's memory, because a probe found that GPUs cannot copy to each other.
     """
-    store = dist.PrefixStore("dflash/groups", place.store())
+    store = PrefixStore("dflash/groups", place.store())
     dist.init_process_group(
         "gloo", store=store, rank=place.rank, world_size=topology.num_ranks, timeout=_JOIN_TIMEOUT
     )

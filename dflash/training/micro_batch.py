@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from dflash.batching.batch import Batch
+from dflash.kernels.anchor_attention import Backend
 from dflash.model.anchors import (
     AnchorRules,
     Anchors,
@@ -16,7 +17,7 @@ from dflash.model.anchors import (
     refuse_mask_token,
     supervised_slots,
 )
-from dflash.model.drafter import Backend, Blocks, Drafter, block_tokens
+from dflash.model.drafter import Blocks, Drafter, block_tokens
 from dflash.model.objective import Head, MicroBatchLoss, Objective, micro_batch_loss
 from dflash.training.memory import is_out_of_memory, out_of_memory_message
 from dflash.training.stream import Samples

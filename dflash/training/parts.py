@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dflash.model.drafter import Backend, Drafter
+from dflash.kernels.anchor_attention import Backend
+from dflash.model.drafter import Drafter
 from dflash.model.target import Target, compute_dtype
 from dflash.training.checkpoint import Checkpoint, Position
 from dflash.training.drafter_loop import DrafterLoop

@@ -76,9 +76,7 @@ def work(rank: Rank, watchdog: Watchdog | None) -> int:
         cut_logs(rank.job.state / "log", first)
     _meet(rank)
     if rank.topology.role(rank.number) == "target":
-        target_loop(rank).run(rank.data.stream.steps(first))
-        _meet(rank)
-        return 0
+        return _feed(rank, first, watchdog)
     loop = drafter_loop(rank, first, checkpoint)
     leader = leader_of(rank, loop) if leads else None
     stopped = False
@@ -106,6 +104,19 @@ def work(rank: Rank, watchdog: Watchdog | None) -> int:
     if leader is not None:
         with rank.meter.during("busy", "writing the result"):
             write_result(rank, loop, leader.writer.num_failed)
+    return 0
+
+
+def _feed(rank: Rank, first: int, watchdog: Watchdog | None) -> int:
+    """A target's part. Drafters that stopped close their connections, which is no failure."""
+    try:
+        target_loop(rank).run(rank.data.stream.steps(first))
+        _meet(rank)
+    except (RuntimeError, TimeoutError):
+        status = None if watchdog is None else watchdog.stop_status()
+        if status is None:
+            raise
+        return status
     return 0
 
 
@@ -166,6 +177,9 @@ def _stop(rank: Rank, step: int, watchdog: Watchdog | None) -> int:
         )
         if watchdog is not None:
             watchdog.stopped(status)
+    if rank.joined is not None and rank.joined.drafters is not None:
+        # No drafter closes its connections before targets can know why.
+        dist.barrier(group=rank.joined.drafters)
     return status
 
 

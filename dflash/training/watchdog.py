@@ -17,7 +17,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 from dflash.training.meters import Meter
 from dflash.training.stopping import Stopping
@@ -42,7 +42,7 @@ class Watchdog:
 
     def __init__(
         self,
-        store: dist.Store,
+        store: Store,
         rank: int,
         topology: Topology,
         meter: Meter,
@@ -79,6 +79,10 @@ class Watchdog:
     def stopped(self, status: int) -> None:
         """The drafters have saved and stop early: end the targets with the same exit status."""
         self._store.set(STOPPED, str(status))
+
+    def stop_status(self) -> int | None:
+        """The status that `stopped` gave, None if the drafters did not stop."""
+        return int(self._store.get(STOPPED)) if self._store.check([STOPPED]) else None
 
     def _tell(self, reason: str) -> None:
         try:

@@ -57,7 +57,7 @@ class PacketSender:
         self._slots = torch.empty(num_slots, slot_size, dtype=dtype, device=link.device)
         self._changed = threading.Condition()
         self._todo: queue.Queue[tuple[Expected, torch.cuda.Event | None] | None] = queue.Queue()
-        self._failed: BaseException | None = None
+        self._failed: str | None = None
         self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
         self._thread.start()
 
@@ -106,7 +106,7 @@ class PacketSender:
 
     def _check(self) -> None:
         if self._failed is not None:
-            raise RuntimeError(f"sending features failed: {self._failed}") from self._failed
+            raise RuntimeError(self._failed)
 
     def _run(self) -> None:
         stream = torch.cuda.Stream(self._link.device) if self._link.device.type == "cuda" else None
@@ -118,15 +118,13 @@ class PacketSender:
                 self._send(expected, filled, stream)
         except (RuntimeError, ValueError) as error:
             with self._changed:
-                self._failed = error
+                self._failed = str(error)
                 self._changed.notify_all()
 
     def _await_credit(self, peer: int, credited: dict[int, int]) -> None:
         """Wait for a drafter's word that the receive of its next packet is posted."""
         number = torch.empty(1, dtype=torch.int64)
-        work = dist.irecv(number, src=peer, group=self._link.credits)
-        assert work is not None
-        work.wait(self._link.timeout)
+        _wait(dist.irecv(number, src=peer, group=self._link.credits), peer, self._link.timeout)
         wanted = credited.get(peer, 0)
         if int(number) != wanted:
             raise ValueError(
@@ -141,9 +139,7 @@ class PacketSender:
         with torch.cuda.stream(stream):
             if filled is not None and stream is not None:
                 stream.wait_event(filled)
-            work = dist.isend(packet, dst=expected.peer, group=self._link.data)
-        assert work is not None
-        work.wait(self._link.timeout)
+            _wait(dist.isend(packet, dst=expected.peer, group=self._link.data), expected.peer, self._link.timeout)
         if stream is not None:
             stream.synchronize()
         with self._changed:
@@ -191,7 +187,7 @@ class PacketReceiver:
         if self._link.device.type == "cuda":
             _wait_on_gpu(work, self._link.timeout)
         else:
-            work.wait(self._link.timeout)
+            _wait(work, expected.peer, self._link.timeout)
         return self._slots[self._ring.take(), : expected.size], expected
 
     def release(self) -> None:
@@ -210,7 +206,23 @@ class PacketReceiver:
         self._credits.append((number, work))
         # At most one credit a slot is on its way, so older ones have arrived long ago.
         while len(self._credits) > 2 * len(self._slots):
-            self._credits.popleft()[1].wait(self._link.timeout)
+            _, sent = self._credits.popleft()
+            _wait(sent, peer, self._link.timeout)
+
+
+def _wait(work: dist.Work | None, peer: int, timeout: timedelta) -> None:
+    """Wait for a transfer with another rank.
+
+    Raises:
+        RuntimeError: the rank is gone, or the time is over.
+    """
+    assert work is not None
+    try:
+        work.wait(timeout)
+    except RuntimeError as error:
+        gone = "Connection" in str(error)
+        reason = "closed the connection: its process ended" if gone else f"did not answer for {timeout.total_seconds():.0f} s"
+        raise RuntimeError(f"rank {peer} {reason}") from error
 
 
 def _wait_on_gpu(work: dist.Work, timeout: timedelta) -> None:
