@@ -1,0 +1,424 @@
+"""Is a loss that jumps from step to step healthy? A pure function of what the run recorded.
+
+A step of mixed batches holds a different share of long and short samples every time, and long samples are easier to predict, so the
+loss must jump. It is healthy when the composition of the steps explains the jumps and the loss inside each bucket does not rise.
+
+Method. Cells are fitted by weighted least squares as `segment + bucket + length inside the bucket`, a segment being one of 24 equal
+parts of the run. What the segments and a step's residual keep is the loss without the composition of the steps; trends are
+taken from segments (the method of batch means, so that correlation between neighboring steps does no harm).
+
+Thresholds are in `Thresholds`, each with its origin. They were set on simulated runs of seeds 0-99 (150 to 1,200 steps of four cells,
+cells with a standard deviation of 0.05, 0.15 and 0.4 nats, heavy tails, drift, five kinds of fault) and are judged on seeds 100-199 in
+`tests/report/test_verdict.py`, which holds the simulation.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Level = Literal["healthy", "watch", "unhealthy"]
+Cause = Literal[
+    "sampling noise", "plan order", "divergence", "blow-up", "skipped steps", "dead drafter", "too short"
+]
+NUM_SEGMENTS = 24
+MIN_STEPS = 48
+MAX_LAG = 200
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Where a fault begins. The defaults lie between what healthy and faulty runs of seeds 0-99 showed."""
+
+    order: float = 0.5
+    """Greatest autocorrelation of the steps' mean length, beyond five standard errors of white noise."""
+    rise: float = 4.2
+    """Trend of the composition-adjusted loss over any last part of the run, in standard errors."""
+    rise_share: float = 0.02
+    """Least rise over that part, as a share of the loss: less is not worth a warning."""
+    jump: float = 6.0
+    """Sudden rise of the composition-adjusted loss, in standard errors; half of it where the gradient rose too."""
+    jump_share: float = 0.05
+    """Least sudden rise, as a share of the loss."""
+    suddenness: float = 0.4
+    """A jump holds at least this share of all that the loss rises from there; less is a slow divergence."""
+    gradient: float = 6.0
+    """Gradient norm after a step over the one before it (medians of 8 and 32 steps)."""
+    fall_share: float = 0.03
+    """A drafter whose loss never fell by this share of its first value has learned nothing."""
+    acceptance: float = 1.05
+    """A drafter with a smaller acceptance length drafts nothing of use."""
+    skipped_share: float = 0.01
+    """Share of skipped steps from which the run counts as blown up."""
+
+
+@dataclass(frozen=True)
+class History:
+    """What a run recorded. T steps, C cells with supervised slots."""
+
+    step_T: NDArray[np.int64]
+    loss_T: NDArray[np.float64]
+    """Nats per unit of weight; not finite where the step was bad."""
+    gradient_norm_T: NDArray[np.float64]
+    skipped_T: NDArray[np.bool_]
+    cell_step_C: NDArray[np.int64]
+    cell_bucket_C: NDArray[np.int64]
+    cell_length_C: NDArray[np.float64]
+    """Mean tokens of the cell's rows."""
+    cell_loss_C: NDArray[np.float64]
+    """Nats per unit of weight."""
+    cell_weight_C: NDArray[np.float64]
+    period_steps: int | None = None
+    """Steps of an epoch of the plan."""
+    acceptance: float | None = None
+    """Acceptance length of the last held-out evaluation."""
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A slope in nats per 1,000 steps with its 95 % interval; NaN where there are too few cells."""
+
+    slope: float
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The judgement and what it rests on."""
+
+    level: Level
+    cause: Cause
+    reason: str
+    explained_by_bucket: float
+    """Share of the variance of step-to-step changes that the buckets of the steps explain."""
+    explained_by_length: float
+    """The same with the lengths inside the buckets."""
+    trend: Trend
+    """Of the composition-adjusted loss over the second half."""
+    bucket_trends: dict[int, Trend]
+    order: float
+    """Greatest autocorrelation of the steps' mean length over lags from 1."""
+    order_lag: int
+    loss_at_period: float
+    """Autocorrelation, at the plan's period, of the step-to-step changes; NaN where the run has fewer than two periods."""
+    segment_step: NDArray[np.float64]
+    segment_loss: NDArray[np.float64]
+
+
+def judge(history: History, thresholds: Thresholds = Thresholds()) -> Verdict:
+    """Judge a run.
+
+    Args:
+        history: at least 48 steps for a judgement; fewer give "watch", "too short".
+        thresholds: where faults begin.
+    """
+    fit = _fit(history)
+    order, lag = _order(fit.length_T, history.period_steps)
+    shares = _explained(fit)
+    measured = {
+        "explained_by_bucket": shares[0],
+        "explained_by_length": shares[1],
+        "trend": _line(fit.segment_step, fit.segment_loss, fit.half),
+        "bucket_trends": _bucket_trends(history, fit),
+        "order": order,
+        "order_lag": lag,
+        "loss_at_period": _at_period(fit, history.period_steps),
+        "segment_step": fit.segment_step,
+        "segment_loss": fit.segment_loss,
+    }
+    level, cause, reason = _decide(history, fit, order, lag, shares[1], thresholds)
+    return Verdict(level=level, cause=cause, reason=reason, **measured)
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """Steps that count (finite, not skipped, with cells) and their loss with and without their composition."""
+
+    step_T: NDArray[np.float64]
+    loss_T: NDArray[np.float64]
+    bucket_part_T: NDArray[np.float64]
+    length_part_T: NDArray[np.float64]
+    length_T: NDArray[np.float64]
+    segment_step: NDArray[np.float64]
+    segment_loss: NDArray[np.float64]
+    cell_segment_C: NDArray[np.int64]
+    cell_used_C: NDArray[np.bool_]
+
+    @property
+    def rest_T(self) -> NDArray[np.float64]:
+        """The loss without what the composition explains."""
+        return self.loss_T - self.bucket_part_T - self.length_part_T
+
+    @property
+    def half(self) -> int:
+        return len(self.segment_step) // 2
+
+
+def _fit(history: History) -> _Fit:
+    good_T = np.isfinite(history.loss_T) & ~history.skipped_T
+    steps = history.step_T[good_T]
+    used = np.isin(history.cell_step_C, steps) & np.isfinite(history.cell_loss_C) & (history.cell_weight_C > 0)
+    have_cells = np.isin(steps, history.cell_step_C[used])
+    steps, loss_T = steps[have_cells], history.loss_T[good_T][have_cells]
+    place = np.searchsorted(steps, history.cell_step_C[used])
+    weight, value = history.cell_weight_C[used], history.cell_loss_C[used]
+    num_segments = max(1, min(NUM_SEGMENTS, len(steps) // 2))
+    segment = place * num_segments // max(1, len(steps))
+    buckets, bucket = np.unique(history.cell_bucket_C[used], return_inverse=True)
+    level, effect = _additive(segment, bucket, value, weight, num_segments, len(buckets))
+    length = np.log(np.maximum(1.0, history.cell_length_C[used]))
+    inside = length - _mean_by(bucket, length, weight, len(buckets))[bucket]
+    left = value - level[segment] - effect[bucket]
+    slope = np.sum(weight * inside * left) / max(1e-12, float(np.sum(weight * inside * inside)))
+    cell_segment = np.full(len(used), -1)
+    cell_segment[used] = segment
+    return _Fit(
+        step_T=steps.astype(np.float64),
+        loss_T=loss_T,
+        bucket_part_T=_mean_by(place, effect[bucket], weight, len(steps)),
+        length_part_T=_mean_by(place, slope * inside, weight, len(steps)),
+        length_T=_mean_by(place, length, np.ones(len(place)), len(steps)),
+        segment_step=_mean_by(segment, steps[place].astype(np.float64), np.ones(len(place)), num_segments),
+        segment_loss=level,
+        cell_segment_C=cell_segment,
+        cell_used_C=used,
+    )
+
+
+def _mean_by(group: NDArray, value: NDArray, weight: NDArray, count: int) -> NDArray[np.float64]:
+    total = np.bincount(group, weights=weight, minlength=count)
+    return np.bincount(group, weights=weight * value, minlength=count) / np.maximum(total, 1e-300)
+
+
+def _additive(segment: NDArray, bucket: NDArray, value: NDArray, weight: NDArray, rows: int, columns: int) -> tuple[NDArray, NDArray]:
+    """Weighted least squares of `segment + bucket`; the bucket effects' weighted mean is zero."""
+    if not len(value):
+        return np.zeros(rows), np.zeros(columns)
+    joint = np.bincount(segment * columns + bucket, weights=weight, minlength=rows * columns).reshape(rows, columns)
+    normal = np.block([[np.diag(joint.sum(axis=1)), joint], [joint.T, np.diag(joint.sum(axis=0))]])
+    right = np.concatenate(
+        [np.bincount(segment, weights=weight * value, minlength=rows), np.bincount(bucket, weights=weight * value, minlength=columns)]
+    )
+    solution = np.linalg.lstsq(normal, right, rcond=1e-10)[0]
+    effect = solution[rows:]
+    center = float(np.sum(joint.sum(axis=0) * effect) / joint.sum())
+    return solution[:rows] + center, effect - center
+
+
+def _explained(fit: _Fit) -> tuple[float, float]:
+    """Shares of the variance of step-to-step changes explained by buckets, and by buckets and lengths."""
+    change = np.diff(fit.loss_T)
+    if len(change) < 2 or not change.any():
+        return 0.0, 0.0
+    whole = float(np.mean(change**2))
+    by_bucket = 1 - float(np.mean((change - np.diff(fit.bucket_part_T)) ** 2)) / whole
+    by_length = 1 - float(np.mean(np.diff(fit.rest_T) ** 2)) / whole
+    return max(0.0, by_bucket), max(0.0, by_length)
+
+
+def autocorrelation(series_T: NDArray, lags: NDArray) -> NDArray[np.float64]:
+    """Autocorrelation of a series at some lags, by the biased estimate (it never exceeds one)."""
+    centered = series_T - series_T.mean() if len(series_T) else series_T
+    power = float(np.sum(centered**2))
+    if power <= 1e-18 * max(1, len(series_T)):
+        return np.zeros(len(lags))
+    size = 1 << (2 * len(centered)).bit_length()
+    spectrum = np.abs(np.fft.rfft(centered, size)) ** 2
+    return np.fft.irfft(spectrum, size)[lags] / power
+
+
+def _order(length_T: NDArray, period: int | None) -> tuple[float, int]:
+    """The greatest autocorrelation of the steps' mean length, and its lag."""
+    last = min(MAX_LAG, len(length_T) // 3)
+    lags = list(range(1, last + 1))
+    if period is not None and last < period <= len(length_T) // 2:
+        lags.append(period)
+    if not lags:
+        return 0.0, 0
+    values = autocorrelation(length_T, np.array(lags))
+    best = int(np.argmax(values))
+    return float(values[best]), lags[best]
+
+
+def _at_period(fit: _Fit, period: int | None) -> float:
+    change = np.diff(fit.loss_T)
+    if period is None or period < 1 or period * 2 > len(change):
+        return float("nan")
+    return float(autocorrelation(change, np.array([period]))[0])
+
+
+def _line(x: NDArray, y: NDArray, start: int) -> Trend:
+    """A straight line through the last segments; slope per 1,000 steps."""
+    x, y = x[start:], y[start:]
+    if len(x) < 4:
+        return Trend(float("nan"), float("nan"), float("nan"))
+    centered = x - x.mean()
+    spread = float(np.sum(centered**2))
+    slope = float(np.sum(centered * y)) / spread
+    left = y - y.mean() - slope * centered
+    error = float(np.sqrt(np.sum(left**2) / (len(x) - 2) / spread))
+    # 2.23 is the 97.5 % point of Student's t with ten degrees of freedom, those of twelve segments.
+    return Trend(1000 * slope, 1000 * (slope - 2.23 * error), 1000 * (slope + 2.23 * error))
+
+
+def _bucket_trends(history: History, fit: _Fit) -> dict[int, Trend]:
+    """The trend of each bucket's own loss over the second half."""
+    trends = {}
+    count = len(fit.segment_step)
+    for bucket in np.unique(history.cell_bucket_C):
+        chosen = fit.cell_used_C & (history.cell_bucket_C == bucket) & (fit.cell_segment_C >= fit.half)
+        segment = fit.cell_segment_C[chosen]
+        present = np.unique(segment)
+        means = _mean_by(segment, history.cell_loss_C[chosen], history.cell_weight_C[chosen], count)
+        trends[int(bucket)] = _line(fit.segment_step[present], means[present], 0)
+    return trends
+
+
+def _rise(fit: _Fit) -> tuple[float, float, int]:
+    """The steepest rise over any last part of at least six segments.
+
+    Returns:
+        its slope in standard errors, the rise in nats, and its first segment.
+    """
+    x, y = fit.segment_step, fit.segment_loss
+    # Second differences know the segments' noise whatever the trend; white noise of variance v gives them 6 v. The first segments
+    # bend too much to be used.
+    bend = np.diff(y[3:], 2)
+    noise = float(np.mean(np.abs(bend))) * 1.2533 / np.sqrt(6) if len(bend) else 0.0
+    best = (0.0, 0.0, 0)
+    for start in range(len(x) // 4, len(x) - 5):
+        centered = x[start:] - x[start:].mean()
+        spread = float(np.sum(centered**2))
+        slope = float(np.sum(centered * y[start:])) / spread
+        score = slope * np.sqrt(spread) / max(noise, 1e-9)
+        if score > best[0]:
+            best = (float(score), slope * float(x[-1] - x[start]), start)
+    return best
+
+
+def _jump(fit: _Fit) -> tuple[float, float, int]:
+    """The greatest sudden rise: medians of a few steps after a step against as many before it.
+
+    Returns:
+        its size in standard errors, in nats, and the place of the step.
+    """
+    rest = fit.rest_T
+    change = np.diff(rest)
+    noise = 1.4826 * float(np.median(np.abs(change - np.median(change)))) / np.sqrt(2) if len(change) else 0.0
+    best = (0.0, 0.0, 0)
+    for window in (6, 16, 32):
+        if window > max(6, len(rest) // NUM_SEGMENTS):
+            continue
+        middle = np.median(np.lib.stride_tricks.sliding_window_view(rest, window), axis=1)
+        rises = middle[window:] - middle[:-window]
+        place = int(np.argmax(rises))
+        # The variance of a median is pi / 2 times that of a mean.
+        score = float(rises[place]) / max(1e-9, noise * np.sqrt(np.pi / window))
+        if score > best[0]:
+            best = (score, float(rises[place]), place + window)
+    return best
+
+
+def _later_rise(fit: _Fit, place: int) -> float:
+    """How far the loss rises from just before a step to the highest segment after it."""
+    before = float(np.median(fit.rest_T[max(0, place - 16) : max(1, place)]))
+    here = min(place, len(fit.step_T) - 1)
+    after = fit.segment_loss[fit.segment_step >= fit.step_T[here]]
+    return float(after.max()) - before if len(after) else 0.0
+
+
+def _gradient_jump(norm_T: NDArray) -> float:
+    """The greatest ratio of the gradient norm after a step to the one before it, past the first tenth of the run."""
+    norm = norm_T[np.isfinite(norm_T)]
+    before, after = 32, 8
+    if len(norm) < 2 * (before + after):
+        return 1.0
+    earlier = np.median(np.lib.stride_tricks.sliding_window_view(norm, before), axis=1)[: len(norm) - before - after + 1]
+    later = np.median(np.lib.stride_tricks.sliding_window_view(norm, after), axis=1)[before:]
+    start = len(norm) // 10
+    return float(np.max((later / np.maximum(earlier, 1e-30))[start:]))
+
+
+def _decide(
+    history: History, fit: _Fit, order: float, lag: int, explained: float, limits: Thresholds
+) -> tuple[Level, Cause, str]:
+    bad = int(np.sum(history.skipped_T | ~np.isfinite(history.loss_T)))
+    total = len(history.step_T)
+    if bad and (bad / total > limits.skipped_share or not np.isfinite(history.loss_T[-3:]).any()):
+        return "unhealthy", "blow-up", f"{bad} of {total:,} steps were not finite and were skipped."
+    if len(fit.step_T) < MIN_STEPS:
+        return "watch", "too short", f"{len(fit.step_T)} usable steps are too few to judge; {MIN_STEPS} are needed."
+    level = max(1e-9, float(np.median(fit.segment_loss)))
+    score, size, place = _jump(fit)
+    gradient = _gradient_jump(history.gradient_norm_T)
+    # Where the plan's order mixes composition with time, what is left of the composition looks like jumps and trends.
+    confounded = order > max(limits.order, 5 / np.sqrt(len(fit.step_T))) and gradient <= limits.gradient
+    sudden = size > limits.suddenness * _later_rise(fit, place)
+    least = limits.jump / 2 if gradient > limits.gradient else limits.jump
+    if score > least and size > limits.jump_share * level and sudden and not confounded:
+        return _blow_up(fit, size, place, gradient, limits)
+    fall = _fall(fit)
+    if fall < limits.fall_share or _useless(history.acceptance, fit, limits):
+        return _dead(history.acceptance, fall, limits)
+    score, size, start = _rise(fit)
+    if score > limits.rise and size > limits.rise_share * level and not confounded:
+        return "unhealthy", "divergence", (
+            f"Without the composition of the steps the loss has risen by {size:.3g} nats since step {fit.segment_step[start]:,.0f}."
+        )
+    if confounded:
+        return "watch", "plan order", (
+            f"The mean length of the steps repeats itself (autocorrelation {order:.2f} at {lag} steps): the plan's order, "
+            f"not the drafter, makes the loss swing; composition explains {explained:.0%} of its changes."
+        )
+    if bad:
+        return "watch", "skipped steps", f"{bad} of {total:,} steps were not finite and were skipped; the rest looks sound."
+    if gradient > limits.gradient:
+        return "watch", "blow-up", f"The gradient norm rose {gradient:.0f}-fold at once; the loss has not followed."
+    return "healthy", "sampling noise", _healthy_reason(fit, explained)
+
+
+def _blow_up(fit: _Fit, size: float, place: int, gradient: float, limits: Thresholds) -> tuple[Level, Cause, str]:
+    before = float(np.median(fit.rest_T[max(0, place - 32) : place]))
+    now = float(np.median(fit.rest_T[-max(8, len(fit.rest_T) // 20) :]))
+    back = now - before < 0.25 * size
+    norm = f", the gradient norm {gradient:.0f}-fold" if gradient > limits.gradient else ""
+    end = "and has come back" if back else "and has not come back"
+    sentence = f"At step {fit.step_T[min(place, len(fit.step_T) - 1)]:,.0f} the loss jumped by {size:.3g} nats{norm}, {end}."
+    return ("watch" if back else "unhealthy"), "blow-up", sentence
+
+
+def _fall(fit: _Fit) -> float:
+    """How far the loss came down from the first segment to the lower quarter of all, as a share of it."""
+    first = float(fit.segment_loss[0])
+    return (first - float(np.quantile(fit.segment_loss, 0.25))) / max(1e-9, abs(first))
+
+
+def _useless(acceptance: float | None, fit: _Fit, limits: Thresholds) -> bool:
+    """Whether nothing is accepted and the loss no longer falls."""
+    if acceptance is None or acceptance >= limits.acceptance:
+        return False
+    trend = _line(fit.segment_step, fit.segment_loss, fit.half)
+    reach = trend.slope / 1000 * float(fit.segment_step[-1] - fit.segment_step[fit.half])
+    return reach > -limits.fall_share * float(fit.segment_loss[-1])
+
+
+def _dead(acceptance: float | None, fall: float, limits: Thresholds) -> tuple[Level, Cause, str]:
+    if acceptance is not None and acceptance >= limits.acceptance:
+        return "healthy", "sampling noise", (
+            f"The loss is flat, and the acceptance length is {acceptance:.2f}: the drafter had learned before this run began."
+        )
+    known = "unknown" if acceptance is None else f"{acceptance:.2f}"
+    return "unhealthy", "dead drafter", (
+        f"The loss has come down by {max(0.0, fall):.1%} of its first value and no longer falls; the acceptance length is {known}."
+    )
+
+
+def _healthy_reason(fit: _Fit, explained: float) -> str:
+    trend = _line(fit.segment_step, fit.segment_loss, fit.half)
+    way = "falls" if trend.upper < 0 else "is level"
+    return (
+        f"The composition of the steps explains {explained:.0%} of the loss's changes from step to step; without it the loss {way} "
+        f"({trend.slope:+.2g} nats per 1,000 steps)."
+    )
