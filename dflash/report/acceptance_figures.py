@@ -13,7 +13,9 @@ Interval = tuple[float, float, float]
 """A value with the lower and the upper end of its interval; the ends are NaN where they are unknown."""
 
 
-def draw_heldout(theme: Theme, tokens: NDArray, acceptance: NDArray, accuracy_by_slot: Sequence[NDArray]) -> Figure:
+def draw_heldout(
+    theme: Theme, tokens: NDArray, acceptance: NDArray, accuracy_by_slot: Sequence[NDArray]
+) -> Figure:
     """Teacher-forced acceptance length and accuracy of each slot on the held-out samples, over training.
 
     Args:
@@ -32,7 +34,13 @@ def draw_heldout(theme: Theme, tokens: NDArray, acceptance: NDArray, accuracy_by
     for ax in (left, right):
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
     right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    label(theme, left, x="useful tokens", y="tokens per target forward", title="acceptance length, teacher-forced")
+    label(
+        theme,
+        left,
+        x="useful tokens",
+        y="tokens per target forward",
+        title="acceptance length, teacher-forced",
+    )
     label(theme, right, x="useful tokens", y="right tokens", title="accuracy by slot")
     if accuracy_by_slot:
         legend(theme, right, title="slot", fontsize=7, ncols=2)
@@ -40,7 +48,9 @@ def draw_heldout(theme: Theme, tokens: NDArray, acceptance: NDArray, accuracy_by
     return figure
 
 
-def draw_acceptance(theme: Theme, groups: Sequence[str], bars: Mapping[str, Sequence[Interval | None]]) -> Figure:
+def draw_acceptance(
+    theme: Theme, groups: Sequence[str], bars: Mapping[str, Sequence[Interval | None]]
+) -> Figure:
     """Acceptance length of each drafter for each group of prompts, with its interval.
 
     Args:
@@ -54,7 +64,9 @@ def draw_acceptance(theme: Theme, groups: Sequence[str], bars: Mapping[str, Sequ
         places = np.arange(len(groups)) + (number - (len(bars) - 1) / 2) * thick
         known = [(place, value) for place, value in zip(places, values, strict=True) if value is not None]
         heights = [value[0] for _, value in known]
-        whiskers = np.nan_to_num([[value[0] - value[1], value[2] - value[0]] for _, value in known]).reshape(-1, 2).T
+        whiskers = (
+            np.nan_to_num([[value[0] - value[1], value[2] - value[0]] for _, value in known]).reshape(-1, 2).T
+        )
         ax.barh(
             [place for place, _ in known],
             heights,
@@ -69,7 +81,13 @@ def draw_acceptance(theme: Theme, groups: Sequence[str], bars: Mapping[str, Sequ
         for place, value in known:
             end = value[0] if np.isnan(value[2]) else value[2]
             ax.annotate(
-                f"{value[0]:.2f}", (end, place), xytext=(4, 0), textcoords="offset points", va="center", color=theme.ink, fontsize=8
+                f"{value[0]:.2f}",
+                (end, place),
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center",
+                color=theme.ink,
+                fontsize=8,
             )
     ax.axvline(1, color=theme.ink, linewidth=0.8, linestyle=(0, (4, 3)))
     ax.set_yticks(range(len(groups)), groups)
@@ -92,10 +110,25 @@ def draw_positions(theme: Theme, lines: Mapping[str, tuple[NDArray, NDArray]]) -
     figure, (ax,) = canvas(theme)
     for number, (name, (slots, share)) in enumerate(lines.items()):
         style = theme.line_style(number)
-        ax.plot(slots, share, color=theme.series_color(number), linestyle=style, marker="os^Dv"[number % 5], markersize=5, label=name)
+        ax.plot(
+            slots,
+            share,
+            color=theme.series_color(number),
+            linestyle=style,
+            marker="os^Dv"[number % 5],
+            markersize=5,
+            label=name,
+        )
     ax.set_ylim(0, 1)
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     label(theme, ax, x="slot of the block (1 follows the anchor)", y="accepted, given all before were")
-    legend(theme, ax, fontsize=8)
+    legend(
+        theme,
+        ax,
+        fontsize=8,
+        loc="lower left" if len(lines) <= 4 else "upper left",
+        bbox_to_anchor=None if len(lines) <= 4 else (0.0, -0.18),
+        ncols=2,
+    )
     return figure

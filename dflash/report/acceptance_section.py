@@ -38,7 +38,9 @@ def heldout_section(folder: Path, run: RunRecord) -> Markup:
     return section("heldout", "Held-out samples during training", drawn)
 
 
-def acceptance_section(folder: Path, acceptance: pl.DataFrame, positions: pl.DataFrame, speed: pl.DataFrame) -> Markup:
+def acceptance_section(
+    folder: Path, acceptance: pl.DataFrame, positions: pl.DataFrame, speed: pl.DataFrame
+) -> Markup:
     """Acceptance length of all drafters by temperature and prompt set, and by position.
 
     Args:
@@ -52,30 +54,70 @@ def acceptance_section(folder: Path, acceptance: pl.DataFrame, positions: pl.Dat
         groups, bars = _bars(rows)
         alt = "; ".join(f"{name}: " + ", ".join(_in_words(groups, values)) for name, values in bars.items())
         figures = [draw_acceptance(theme, groups, bars) for theme in THEMES]
-        parts.append(block(folder, f"acceptance-{number}", figures, alt=alt, caption=f"Acceptance length: {definition}. 95 % intervals."))
+        parts.append(
+            block(
+                folder,
+                f"acceptance-{number}",
+                figures,
+                alt=alt,
+                caption=f"Acceptance length: {definition}. 95 % intervals.",
+            )
+        )
     lines = {
-        f"{drafter}, temperature {temperature:g}, {prompts}": (numbers(rows, "slot"), numbers(rows, "conditional"))
-        for (drafter, temperature, prompts), rows in positions.group_by(["drafter", "temperature", "prompt_set"], maintain_order=True)
+        f"{drafter}, temperature {temperature:g}, {prompts}": (
+            numbers(rows, "slot"),
+            numbers(rows, "conditional"),
+        )
+        for (drafter, temperature, prompts), rows in positions.group_by(
+            ["drafter", "temperature", "prompt_set"], maintain_order=True
+        )
     }
     if lines:
         figures = [draw_positions(theme, lines) for theme in THEMES]
         alt = "; ".join(f"{name}: {_shares(values)}" for name, (_, values) in lines.items())
-        parts.append(block(folder, "positions", figures, alt=alt, caption="How far into a block the drafter can be trusted."))
+        parts.append(
+            block(
+                folder,
+                "positions",
+                figures,
+                alt=alt,
+                caption="How far into a block the drafter can be trusted.",
+            )
+        )
     rows = [
-        (row["drafter"], f"{row['temperature']:g}", row["prompt_set"], row["definition"], interval(row["value"], row["lower"], row["upper"]))
+        (
+            row["drafter"],
+            f"{row['temperature']:g}",
+            row["prompt_set"],
+            row["definition"],
+            interval(row["value"], row["lower"], row["upper"]),
+        )
         for row in acceptance.iter_rows(named=True)
     ]
     header = ["drafter", "temperature", "prompts", "definition", "tokens per target forward (95 %)"]
-    return section("acceptance", "Acceptance", *parts, table(header, rows, numbers=[1, 4]), _speed_table(speed))
+    return section(
+        "acceptance", "Acceptance", *parts, table(header, rows, numbers=[1, 4]), _speed_table(speed)
+    )
 
 
 def _speed_table(speed: pl.DataFrame) -> Markup:
     rows = [
-        (row["drafter"], f"{row['temperature']:g}", duration(row["seconds"]), f"{row['tokens_per_second']:.1f}", f"{row['speed_up']:.2f}")
+        (
+            row["drafter"],
+            f"{row['temperature']:g}",
+            duration(row["seconds"]),
+            f"{row['tokens_per_second']:.1f}",
+            f"{row['speed_up']:.2f}",
+        )
         for row in speed.iter_rows(named=True)
     ]
     caption = "Speed against plain decoding of the same prompts in the same run. With a small target, drafting can cost more than it saves."
-    return table(["drafter", "temperature", "time", "tokens/s", "speed-up"], rows, caption=caption, numbers=[1, 2, 3, 4])
+    return table(
+        ["drafter", "temperature", "time", "tokens/s", "speed-up"],
+        rows,
+        caption=caption,
+        numbers=[1, 2, 3, 4],
+    )
 
 
 def _bars(rows: pl.DataFrame) -> tuple[list[str], dict[str, list[Any]]]:
@@ -92,7 +134,9 @@ def _bars(rows: pl.DataFrame) -> tuple[list[str], dict[str, list[Any]]]:
 
 def _in_words(groups: Sequence[str], values: Sequence[Any]) -> list[str]:
     return [
-        f"{group.replace(chr(10), ', ')} {value[0]:.2f}" for group, value in zip(groups, values, strict=True) if value is not None
+        f"{group.replace(chr(10), ', ')} {value[0]:.2f}"
+        for group, value in zip(groups, values, strict=True)
+        if value is not None
     ]
 
 
@@ -113,7 +157,11 @@ def decodes_section(decodes: Sequence[dict[str, Any]], limit: int) -> Markup:
         "Each run between two changes of shade was committed by one forward of the target. Long runs are what the drafter earns.",
         class_="small",
     )
-    return section("decodes", "Decoded texts", how, *shown) if shown else section("decodes", "Decoded texts", element("p", "None."))
+    return (
+        section("decodes", "Decoded texts", how, *shown)
+        if shown
+        else section("decodes", "Decoded texts", element("p", "None."))
+    )
 
 
 def _decode(number: int, each: dict[str, Any]) -> Markup:

@@ -48,7 +48,11 @@ def draw_lengths(
         ax.stairs(values / max(1.0, values.sum()), edges, fill=True, color=color, alpha=0.85)
         for number, width in enumerate(widths):
             ax.axvline(
-                width, color=theme.ink, linewidth=0.8, linestyle=(0, (4, 3)), label="upper bound of a bucket" if number == 0 else None
+                width,
+                color=theme.ink,
+                linewidth=0.8,
+                linestyle=(0, (4, 3)),
+                label="upper bound of a bucket" if number == 0 else None,
             )
         ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         label(theme, ax, x="", y=y)
@@ -56,12 +60,16 @@ def draw_lengths(
     lower.xaxis.set_major_formatter("{x:,.0f}")
     lower.set_xlabel("length of a sample (tokens, logarithmic)", color=theme.ink, fontsize=9.5)
     if len(widths):
-        legend(theme, upper)
+        legend(theme, upper, loc="upper left")
     return figure
 
 
 def draw_bucket_curve(
-    theme: Theme, num_buckets: Sequence[int], efficiency: Sequence[float], chosen: int, others: Mapping[str, float]
+    theme: Theme,
+    num_buckets: Sequence[int],
+    efficiency: Sequence[float],
+    chosen: int,
+    others: Mapping[str, float],
 ) -> Figure:
     """Padding efficiency over the number of buckets, and what simpler boundaries reach with the chosen number.
 
@@ -76,16 +84,24 @@ def draw_bucket_curve(
     ax.axvline(chosen, color=theme.ink, linewidth=0.8, linestyle=(0, (4, 3)), label=f"chosen: {chosen}")
     for number, (name, value) in enumerate(others.items(), start=1):
         ax.plot(
-            [chosen], [value], linestyle="", marker="sD^vPX"[number % 6], markersize=7, color=theme.series_color(number), label=name
+            [chosen],
+            [value],
+            linestyle="",
+            marker="sD^vPX"[number % 6],
+            markersize=7,
+            color=theme.series_color(number),
+            label=name,
         )
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     ax.xaxis.get_major_locator().set_params(integer=True)
-    label(theme, ax, x="buckets (number of shapes)", y="padding efficiency (useful / padded tokens)")
+    label(theme, ax, x="buckets (number of shapes)", y="useful / padded tokens")
     legend(theme, ax, loc="lower right")
     return figure
 
 
-def draw_policies(theme: Theme, names: Sequence[str], chosen: str, panels: Mapping[str, Sequence[float | None]]) -> Figure:
+def draw_policies(
+    theme: Theme, names: Sequence[str], chosen: str, panels: Mapping[str, Sequence[float | None]]
+) -> Figure:
     """One row of bars per quantity, one bar per policy; the chosen one stands out.
 
     Args:
@@ -103,7 +119,15 @@ def draw_policies(theme: Theme, names: Sequence[str], chosen: str, panels: Mappi
         ax.set_xlim(0, max([*widths, 1e-12]) * 1.35)
         for place, value in zip(places, values, strict=True):
             shown = "does not apply" if value is None else f"{value:.3g}"
-            ax.annotate(shown, (value or 0.0, place), xytext=(3, 0), textcoords="offset points", va="center", color=theme.ink, fontsize=8)
+            ax.annotate(
+                shown,
+                (value or 0.0, place),
+                xytext=(3, 0),
+                textcoords="offset points",
+                va="center",
+                color=theme.ink,
+                fontsize=8,
+            )
         ax.grid(False, axis="y")
         label(theme, ax, x="", y="", title=title)
     axes[0].set_yticks(places, names)
@@ -126,7 +150,11 @@ def step_composition(
 
 
 def draw_composition(
-    theme: Theme, step: NDArray[np.int64], bucket: NDArray[np.int64], tokens: NDArray[np.float64], widths: Sequence[int]
+    theme: Theme,
+    step: NDArray[np.int64],
+    bucket: NDArray[np.int64],
+    tokens: NDArray[np.float64],
+    widths: Sequence[int],
 ) -> Figure:
     """What the first steps of an epoch are made of: the share of each bucket in a step's useful tokens.
 
@@ -140,11 +168,21 @@ def draw_composition(
         note(theme, ax, "the plan has no step")
         return figure
     steps, sums = step_composition(step, bucket, tokens)
-    steps, shares = steps[:MAX_STEPS], sums[:MAX_STEPS] / np.maximum(1.0, sums[:MAX_STEPS].sum(axis=1, keepdims=True))
+    steps, shares = (
+        steps[:MAX_STEPS],
+        sums[:MAX_STEPS] / np.maximum(1.0, sums[:MAX_STEPS].sum(axis=1, keepdims=True)),
+    )
     colors = theme.bucket_colors(shares.shape[1])
     base = np.zeros(len(steps))
     for number in range(shares.shape[1]):
-        ax.bar(steps, shares[:, number], bottom=base, width=1.0, color=colors[number], label=f"{widths[number]:,}")
+        ax.bar(
+            steps,
+            shares[:, number],
+            bottom=base,
+            width=1.0,
+            color=colors[number],
+            label=f"{widths[number]:,}",
+        )
         base += shares[:, number]
     ax.set_ylim(0, 1)
     ax.set_xlim(steps[0] - 0.5, steps[-1] + 0.5)
@@ -152,6 +190,14 @@ def draw_composition(
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     label(theme, ax, x=f"step (the first {len(steps)} of the epoch)", y="share of useful tokens")
     columns = 1 if shares.shape[1] <= 12 else 2
-    legend(theme, ax, loc="upper left", bbox_to_anchor=(1.0, 1.02), title="bucket up to\n(tokens)", ncols=columns, fontsize=7.5)
+    legend(
+        theme,
+        ax,
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.02),
+        title="bucket up to\n(tokens)",
+        ncols=columns,
+        fontsize=7.5,
+    )
     ax.get_legend().get_title().set(color=theme.ink, fontsize=8)
     return figure

@@ -13,7 +13,11 @@ from dflash.report.quantity import count, percent
 from dflash.report.tables import bucket_of
 from dflash.report.theme import THEMES
 
-RULES = {"equal_width": "equal widths", "quantile": "equal samples (quantiles)", "equal_token": "equal tokens"}
+RULES = {
+    "equal_width": "equal widths",
+    "quantile": "equal samples (quantiles)",
+    "equal_token": "equal tokens",
+}
 
 
 def lengths_section(folder: Path, histogram: pl.DataFrame, boundaries: dict[str, Any]) -> Markup:
@@ -41,7 +45,9 @@ def lengths_section(folder: Path, histogram: pl.DataFrame, boundaries: dict[str,
         f"with the upper bounds of {len(widths)} buckets: {', '.join(map(str, widths))}.",
         caption="Upper panel: where the samples are. Lower panel: where the tokens are. A sample is padded to the next dashed line.",
     )
-    return section("lengths", "Lengths and boundaries", histogram_block, *_curve(folder, boundaries), _sources(histogram))
+    return section(
+        "lengths", "Lengths and boundaries", histogram_block, *_curve(folder, boundaries), _sources(histogram)
+    )
 
 
 def _curve(folder: Path, boundaries: dict[str, Any]) -> list[Markup]:
@@ -51,11 +57,14 @@ def _curve(folder: Path, boundaries: dict[str, Any]) -> list[Markup]:
     here = next((row for row in curve if row["num_buckets"] == chosen), curve[-1])
     others = {name: here[key] for key, name in RULES.items()}
     efficiency = boundaries["efficiency"]
-    alt = f"Padding efficiency over the number of buckets; {chosen} buckets reach {percent(efficiency)}; with as many, " + ", ".join(
-        f"{name} reach {percent(value)}" for name, value in others.items()
+    alt = (
+        f"Padding efficiency over the number of buckets; {chosen} buckets reach {percent(efficiency)}; with as many, "
+        + ", ".join(f"{name} reach {percent(value)}" for name, value in others.items())
     )
     figures = [
-        draw_bucket_curve(theme, [row["num_buckets"] for row in curve], [row["efficiency"] for row in curve], chosen, others)
+        draw_bucket_curve(
+            theme, [row["num_buckets"] for row in curve], [row["efficiency"] for row in curve], chosen, others
+        )
         for theme in THEMES
     ]
     caption = f"The number of buckets was chosen by {boundaries['chosen_by']}. More shapes pad less; each costs a compilation and memory."
@@ -109,20 +118,26 @@ def plan_section(
     )
     names_of = policies["policy"].to_list()
     panels = {
-        "useful / padded tokens": policies["padding_efficiency"].to_list(),
-        "length variance between steps": policies["variance_between_steps"].to_list(),
-        "repeated partners (1 = chance)": policies["lift"].to_list(),
+        "padding efficiency\n(useful / padded)": policies["padding_efficiency"].to_list(),
+        "share of length variance\nbetween steps": policies["variance_between_steps"].to_list(),
+        "partners met again\n(1 = chance)": policies["lift"].to_list(),
     }
     costs = block(
         folder,
         "policies",
         [draw_policies(theme, names_of, chosen, panels) for theme in THEMES],
-        alt="; ".join(f"{title}: " + ", ".join(f"{n} {v}" for n, v in zip(names_of, vs, strict=True)) for title, vs in panels.items()),
+        alt="; ".join(
+            f"{title}: " + ", ".join(f"{n} {v}" for n, v in zip(names_of, vs, strict=True))
+            for title, vs in panels.items()
+        ),
         caption=f"What each policy would give on this data; the plan uses {chosen}. Left: higher is better. Middle and right: lower is "
         "better; a share near 1 between steps means that steps do not mix lengths.",
     )
     advised = policies.filter(pl.col("recommended"))
-    advice = [element("p", f"Recommended: {row['policy']}. {row['reason']}.") for row in advised.iter_rows(named=True)]
+    advice = [
+        element("p", f"Recommended: {row['policy']}. {row['reason']}.")
+        for row in advised.iter_rows(named=True)
+    ]
     return section("plan", "The batch plan", composition, costs, *advice, _numbers_of(quality))
 
 
@@ -133,4 +148,6 @@ def _numbers_of(quality: dict[str, Any]) -> Markup:
         for name, value in quality.items()
         if isinstance(value, int | float) and name != "plan_id"
     ]
-    return table(["quantity", "value"], rows, caption=f"Numbers of the plan {quality['plan_id'][:16]}", numbers=[1])
+    return table(
+        ["quantity", "value"], rows, caption=f"Numbers of the plan {quality['plan_id'][:16]}", numbers=[1]
+    )

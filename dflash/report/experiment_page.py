@@ -10,11 +10,17 @@ import numpy as np
 import polars as pl
 
 from dflash.report.acceptance_section import (
-    ACCEPTANCE_COLUMNS, POSITION_COLUMNS, SPEED_COLUMNS, acceptance_section, decodes_section, heldout_section,
-)  # fmt: skip
+    ACCEPTANCE_COLUMNS,
+    POSITION_COLUMNS,
+    SPEED_COLUMNS,
+    acceptance_section,
+    decodes_section,
+    heldout_section,
+)
 from dflash.report.batching_section import lengths_section, plan_section
 from dflash.report.markup import Markup, element, facts, join, section, table, write_page
 from dflash.report.quantity import compact, count, duration, interval, percent
+from dflash.report.sides import flat
 from dflash.report.tables import RunRecord, numbers, read_record, read_run, read_table
 from dflash.report.training_section import loss_section, machine_section, power, verdict_box
 from dflash.report.verdict import judge
@@ -45,16 +51,20 @@ def draw_experiment_page(experiment: Experiment, folder: Path) -> Path:
     """
     figures = folder / "figures"
     stages = experiment.stages
-    boundaries = read_record(stages["choose_boundaries"] / "boundaries.json", ("widths", "efficiency", "curve", "chosen_by", "notes"))
+    boundaries = read_record(
+        stages["choose_boundaries"] / "boundaries.json",
+        ("widths", "efficiency", "curve", "chosen_by", "notes"),
+    )
     quality = read_record(
         stages["build_plan"] / "quality.json", ("plan_id", "policy", "steps", "shapes", "padding_efficiency")
     )
     epoch_columns = ("step", "cell", "bucket", "rows", "width", "useful_tokens", "padded_tokens")
     epoch = read_table(stages["build_plan"] / "epoch-0000.parquet", epoch_columns)
-    policies = read_table(
-        stages["build_plan"] / "policies.parquet", POLICY_COLUMNS
+    policies = read_table(stages["build_plan"] / "policies.parquet", POLICY_COLUMNS)
+    histogram = read_table(
+        stages["measure_lengths"] / "histogram.parquet",
+        ("source", "split", "length", "samples", "supervised"),
     )
-    histogram = read_table(stages["measure_lengths"] / "histogram.parquet", ("source", "split", "length", "samples", "supervised"))
     run = read_run(stages["fit"])
     acceptance = read_table(stages["evaluate"] / "acceptance.parquet", ACCEPTANCE_COLUMNS)
     positions = read_table(stages["evaluate"] / "positions.parquet", POSITION_COLUMNS)
@@ -66,8 +76,15 @@ def draw_experiment_page(experiment: Experiment, folder: Path) -> Path:
         loss_section(figures, run, verdict, boundaries["widths"], settings["training"].get("clip_norm")),
         heldout_section(figures, run),
         machine_section(figures, run),
-        acceptance_section(figures, acceptance, positions, read_table(stages["evaluate"] / "measured" / "speed.parquet", SPEED_COLUMNS)),
-        decodes_section(read_decodes(stages["evaluate"] / "decodes.jsonl"), settings["report"]["sample_decodes"]),
+        acceptance_section(
+            figures,
+            acceptance,
+            positions,
+            read_table(stages["evaluate"] / "measured" / "speed.parquet", SPEED_COLUMNS),
+        ),
+        decodes_section(
+            read_decodes(stages["evaluate"] / "decodes.jsonl"), settings["report"]["sample_decodes"]
+        ),
         config_section(settings),
         provenance_section(experiment),
     ]
@@ -94,18 +111,28 @@ def read_decodes(path: Path) -> list[dict[str, Any]]:
     return decodes
 
 
-def summary(experiment: Experiment, run: RunRecord, acceptance: pl.DataFrame, quality: Mapping[str, Any]) -> Markup:
+def summary(
+    experiment: Experiment, run: RunRecord, acceptance: pl.DataFrame, quality: Mapping[str, Any]
+) -> Markup:
     """The facts that a reader wants first."""
     settings = experiment.settings
     seconds = float(np.nansum(numbers(run.metrics, "seconds")))
     useful, padded = (float(numbers(run.metrics, name).sum()) for name in ("useful_tokens", "padded_tokens"))
     _, joules = power(run)
-    energy = float(np.nansum(joules * numbers(run.metrics, "useful_tokens"))) if np.isfinite(joules).any() else None
+    energy = (
+        float(np.nansum(joules * numbers(run.metrics, "useful_tokens")))
+        if np.isfinite(joules).any()
+        else None
+    )
     first = acceptance.row(0, named=True) if len(acceptance) else None
-    result = "unknown" if first is None else (
-        f"acceptance length {interval(first['value'], first['lower'], first['upper'])} "
-        f"({first['drafter']}, temperature {first['temperature']:g}, {first['prompt_set']}; {first['definition']})"
-    )  # fmt: skip
+    result = (
+        "unknown"
+        if first is None
+        else (
+            f"acceptance length {interval(first['value'], first['lower'], first['upper'])} "
+            f"({first['drafter']}, temperature {first['temperature']:g}, {first['prompt_set']}; {first['definition']})"
+        )
+    )
     sources = ", ".join(each["name"] for each in settings["data"]["sources"])
     return facts(
         {
@@ -124,26 +151,26 @@ def summary(experiment: Experiment, run: RunRecord, acceptance: pl.DataFrame, qu
 def config_section(settings: Mapping[str, Any]) -> Markup:
     """Every setting the page knows, as dotted names."""
     rows = [(name, value) for name, value in flat(settings)]
-    return section("config", "Configuration", element("details", element("summary", f"{len(rows)} settings"), table(["setting", "value"], rows)))
-
-
-def flat(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Dotted names and JSON values of nested settings."""
-    rows: list[tuple[str, str]] = []
-    for name, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            rows += flat(value, f"{prefix}{name}.")
-        else:
-            rows.append((prefix + name, json.dumps(value, ensure_ascii=False)))
-    return rows
+    return section(
+        "config",
+        "Configuration",
+        element("details", element("summary", f"{len(rows)} settings"), table(["setting", "value"], rows)),
+    )
 
 
 def provenance_section(experiment: Experiment) -> Markup:
     """Which results the page shows, and what drew it."""
-    stages = [(name, manifest["key"][:16], manifest["content"][:16]) for name, manifest in experiment.manifests.items()]
+    stages = [
+        (name, manifest["key"][:16], manifest["content"][:16])
+        for name, manifest in experiment.manifests.items()
+    ]
     return section(
         "provenance",
         "Provenance",
-        table(["stage", "key", "content"], stages, caption="Results shown here; keys and content digests are SHA-256, shortened"),
+        table(
+            ["stage", "key", "content"],
+            stages,
+            caption="Results shown here; keys and content digests are SHA-256, shortened",
+        ),
         table(["package", "version"], list(experiment.versions.items()), caption="Versions"),
     )

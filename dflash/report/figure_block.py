@@ -20,5 +20,8 @@ def block(folder: Path, stem: str, figures: list[Figure], *, alt: str, caption: 
     """
     light, dark = figures
     return chart(
-        save(light, folder, f"{stem}-{LIGHT.name}"), save(dark, folder, f"{stem}-{DARK.name}"), alt=alt, caption=caption
+        save(light, folder, f"{stem}-{LIGHT.name}"),
+        save(dark, folder, f"{stem}-{DARK.name}"),
+        alt=alt,
+        caption=caption,
     )

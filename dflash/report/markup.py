@@ -62,7 +62,9 @@ def text(value: object) -> Markup:
 
 def element(name: str, /, *children: object, **attributes: object) -> Markup:
     """An element with escaped children and attributes (`class_` stands for `class`)."""
-    inside = "".join(f' {key.rstrip("_").replace("_", "-")}="{text(value)}"' for key, value in attributes.items())
+    inside = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{text(value)}"' for key, value in attributes.items()
+    )
     if name in _VOID:
         return Markup(f"<{name}{inside}>")
     return Markup(f"<{name}{inside}>{join(children)}</{name}>")
@@ -78,7 +80,9 @@ def section(anchor: str, title: str, *children: object) -> Markup:
     return element("section", element("h2", title), *children, id=anchor)
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, caption: str = "", numbers: Iterable[int] = ()) -> Markup:
+def table(
+    header: Sequence[str], rows: Iterable[Sequence[object]], *, caption: str = "", numbers: Iterable[int] = ()
+) -> Markup:
     """A table that scrolls sideways where it is too wide.
 
     Args:
@@ -88,9 +92,18 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, caption: s
         numbers: positions of the columns that are set flush right.
     """
     right = set(numbers)
-    head = [element("th", name, scope="col", class_="number" if k in right else "text") for k, name in enumerate(header)]
+    head = [
+        element("th", name, scope="col", class_="number" if k in right else "text")
+        for k, name in enumerate(header)
+    ]
     body = [
-        element("tr", *[element("td", cell, class_="number" if k in right else _width(cell)) for k, cell in enumerate(row)])
+        element(
+            "tr",
+            *[
+                element("td", cell, class_="number" if k in right else _width(cell))
+                for k, cell in enumerate(row)
+            ],
+        )
         for row in rows
     ]
     title = [element("caption", caption)] if caption else []
@@ -104,7 +117,9 @@ def _width(cell: object) -> str:
 
 def facts(pairs: Mapping[str, object]) -> Markup:
     """A table of two columns: what, and its value."""
-    rows = [element("tr", element("th", name, scope="row"), element("td", value)) for name, value in pairs.items()]
+    rows = [
+        element("tr", element("th", name, scope="row"), element("td", value)) for name, value in pairs.items()
+    ]
     return element("div", element("table", element("tbody", *rows)), class_="scroll", tabindex=0)
 
 

@@ -12,7 +12,17 @@ from numpy.typing import NDArray
 
 from dflash.report.verdict import History
 
-METRIC_COLUMNS = ("step", "epoch", "loss", "grad_norm", "learning_rate", "useful_tokens", "padded_tokens", "skipped")
+METRIC_COLUMNS = (
+    "step",
+    "epoch",
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "useful_tokens",
+    "padded_tokens",
+    "cut_anchors",
+    "skipped",
+)
 CELL_COLUMNS = ("step", "width", "rows", "useful_tokens", "loss_sum", "weight")
 RANK_COLUMNS = (
     "step",

@@ -68,7 +68,9 @@ DARK = Theme(
 THEMES = (LIGHT, DARK)
 
 
-def canvas(theme: Theme, *, rows: int = 1, columns: int = 1, height: float = 2.9, **options: Any) -> tuple[Figure, list[Axes]]:
+def canvas(
+    theme: Theme, *, rows: int = 1, columns: int = 1, height: float = 2.9, **options: Any
+) -> tuple[Figure, list[Axes]]:
     """A figure of the page's width with styled axes.
 
     Args:
@@ -110,7 +112,17 @@ def legend(theme: Theme, ax: Axes, **options: Any) -> None:
 
 def note(theme: Theme, ax: Axes, text: str) -> None:
     """Say in an empty panel why it is empty."""
-    ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center", color=theme.ink, fontsize=10, wrap=True)
+    ax.text(
+        0.5,
+        0.5,
+        text,
+        transform=ax.transAxes,
+        ha="center",
+        va="center",
+        color=theme.ink,
+        fontsize=10,
+        wrap=True,
+    )
 
 
 def hatches(count: int) -> list[str]:

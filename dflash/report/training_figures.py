@@ -22,7 +22,9 @@ def draw_envelope(ax: Axes, x: NDArray, y: NDArray, color: str, name: str) -> No
     ax.plot(center, middle, color=color, linewidth=0.8, alpha=0.75, label=name)
     if len(cuts) < len(y):
         finite = [y[cut][np.isfinite(y[cut])] for cut in cuts]
-        ax.fill_between(center, [v.min() for v in finite], [v.max() for v in finite], color=color, alpha=0.25, linewidth=0)
+        ax.fill_between(
+            center, [v.min() for v in finite], [v.max() for v in finite], color=color, alpha=0.25, linewidth=0
+        )
 
 
 def draw_loss(
@@ -46,12 +48,14 @@ def draw_loss(
     draw_envelope(ax, tokens, loss, theme.series[4], "each step")
     ax.plot(*adjusted, color=theme.series[0], linewidth=2.0, label="without the composition of the steps")
     if len(heldout[0]):
-        ax.plot(*heldout, color=theme.series[1], marker="o", markersize=4, linewidth=1.4, label="held-out samples")
+        ax.plot(
+            *heldout, color=theme.series[1], marker="o", markersize=4, linewidth=1.4, label="held-out samples"
+        )
     for number, place in enumerate(skipped[:200]):
         ax.axvline(place, color=theme.bad, linewidth=0.9, label="skipped step" if number == 0 else None)
     ax.xaxis.set_major_formatter(EngFormatter(sep=""))
     label(theme, ax, x="useful tokens", y="loss (nats per unit of weight)")
-    legend(theme, ax)
+    legend(theme, ax, loc="upper right")
     return figure
 
 
@@ -80,17 +84,23 @@ def draw_bucket_trends(
     return figure
 
 
-def draw_gradient(theme: Theme, step: NDArray, norm: NDArray, learning_rate: NDArray, clip: float | None) -> Figure:
+def draw_gradient(
+    theme: Theme, step: NDArray, norm: NDArray, learning_rate: NDArray, clip: float | None
+) -> Figure:
     """The gradient's norm before clipping, and the learning rate."""
     figure, (upper, lower) = canvas(theme, rows=2, height=1.7, sharex=True)
     positive = np.where(norm > 0, norm, np.nan)
     draw_envelope(upper, step, positive, theme.series[0], "before clipping")
     if np.isfinite(positive).any():
         upper.set_yscale("log")
+        upper.yaxis.set_major_formatter("{x:g}")
+        upper.yaxis.set_minor_formatter("")
     if clip is not None:
-        upper.axhline(clip, color=theme.ink, linewidth=0.8, linestyle=(0, (4, 3)), label=f"clipped to {clip:g}")
+        upper.axhline(
+            clip, color=theme.ink, linewidth=0.8, linestyle=(0, (4, 3)), label=f"clipped to {clip:g}"
+        )
     label(theme, upper, x="", y="gradient norm")
-    legend(theme, upper)
+    legend(theme, upper, loc="upper right", ncols=2)
     lower.plot(step, learning_rate, color=theme.series[2])
     label(theme, lower, x="step", y="learning rate")
     return figure
@@ -107,10 +117,10 @@ def draw_throughput(theme: Theme, step: NDArray, useful_rate: NDArray, padded_ra
     figure, (ax,) = canvas(theme, height=2.6)
     draw_envelope(ax, step, padded_rate, theme.series[1], "padded tokens/s")
     draw_envelope(ax, step, useful_rate, theme.series[0], "useful tokens/s")
-    ax.set_ylim(bottom=0)
+    ax.set_ylim(0, 1.25 * max(1.0, float(np.nanmax(padded_rate, initial=0.0))))
     ax.yaxis.set_major_formatter(EngFormatter(sep=""))
     label(theme, ax, x="step", y="tokens per second")
-    legend(theme, ax)
+    legend(theme, ax, loc="upper left", ncols=2)
     return figure
 
 
@@ -126,7 +136,13 @@ def draw_balance(theme: Theme, names: Sequence[str], shares: Mapping[str, Sequen
     base = np.zeros(len(names))
     for number, ((name, values), hatch) in enumerate(zip(shares.items(), hatches(len(shares)), strict=True)):
         ax.barh(
-            range(len(names)), values, left=base, label=name, color=theme.series_color(number), hatch=hatch, edgecolor=theme.background
+            range(len(names)),
+            values,
+            left=base,
+            label=name,
+            color=theme.series_color(number),
+            hatch=hatch,
+            edgecolor=theme.background,
         )
         base += np.asarray(values)
     ax.set_yticks(range(len(names)), names)
@@ -139,7 +155,9 @@ def draw_balance(theme: Theme, names: Sequence[str], shares: Mapping[str, Sequen
     return figure
 
 
-def draw_energy(theme: Theme, step: NDArray, power_watts: Mapping[str, NDArray], joules_per_token: NDArray) -> Figure:
+def draw_energy(
+    theme: Theme, step: NDArray, power_watts: Mapping[str, NDArray], joules_per_token: NDArray
+) -> Figure:
     """Power of each rank, and energy per useful token; says so where no counter was readable.
 
     Args:
@@ -153,12 +171,13 @@ def draw_energy(theme: Theme, step: NDArray, power_watts: Mapping[str, NDArray],
     for number, (name, watts) in enumerate(known.items()):
         draw_envelope(upper, step, watts, theme.series_color(number), name)
     if known:
-        legend(theme, upper)
+        legend(theme, upper, loc="upper right", ncols=4)
+        upper.set_ylim(0, 1.3 * max(float(np.nanmax(watts)) for watts in known.values()))
     else:
         note(theme, upper, "power is unknown: no energy counter was readable")
     if np.isfinite(joules_per_token).any():
         draw_envelope(lower, step, joules_per_token, theme.series[0], "all ranks")
-        lower.set_ylim(bottom=0)
+        lower.set_ylim(0, 1.2 * float(np.nanmax(joules_per_token)))
     else:
         note(theme, lower, "energy per token is unknown")
     label(theme, upper, x="", y="power (W)")

@@ -12,17 +12,32 @@ from dflash.report.quantity import compact, count, duration, percent
 from dflash.report.tables import RunRecord, numbers
 from dflash.report.theme import THEMES
 from dflash.report.training_figures import (
-    draw_balance, draw_bucket_trends, draw_energy, draw_gradient, draw_loss, draw_throughput,
-)  # fmt: skip
+    draw_balance,
+    draw_bucket_trends,
+    draw_energy,
+    draw_gradient,
+    draw_loss,
+    draw_throughput,
+)
 from dflash.report.verdict import Verdict
 
 
 def verdict_box(verdict: Verdict) -> Markup:
     """The judgement in a sentence, with a word and not a color alone."""
-    return element("p", element("b", verdict.level), " (", verdict.cause, "). ", verdict.reason, class_=f"verdict {verdict.level}")
+    return element(
+        "p",
+        element("b", verdict.level),
+        " (",
+        verdict.cause,
+        "). ",
+        verdict.reason,
+        class_=f"verdict {verdict.level}",
+    )
 
 
-def loss_section(folder: Path, run: RunRecord, verdict: Verdict, widths: list[int], clip: float | None) -> Markup:
+def loss_section(
+    folder: Path, run: RunRecord, verdict: Verdict, widths: list[int], clip: float | None
+) -> Markup:
     """Loss, trends inside the buckets, gradient norm.
 
     Args:
@@ -50,19 +65,31 @@ def loss_section(folder: Path, run: RunRecord, verdict: Verdict, widths: list[in
     )
     names = [_bucket_name(number, widths) for number in verdict.bucket_trends]
     trends = list(verdict.bucket_trends.values())
-    values = [[trend.slope for trend in trends], [trend.lower for trend in trends], [trend.upper for trend in trends]]
+    values = [
+        [trend.slope for trend in trends],
+        [trend.lower for trend in trends],
+        [trend.upper for trend in trends],
+    ]
     by_bucket = block(
         folder,
         "trends",
         [draw_bucket_trends(theme, names, *values) for theme in THEMES],
         alt="Trend of the loss inside each bucket, nats per 1,000 steps: "
-        + ", ".join(f"{name} {trend.slope:.2g} ({trend.lower:.2g} to {trend.upper:.2g})" for name, trend in zip(names, trends, strict=True)),
+        + ", ".join(
+            f"{name} {trend.slope:.2g} ({trend.lower:.2g} to {trend.upper:.2g})"
+            for name, trend in zip(names, trends, strict=True)
+        ),
         caption="The second half of the run, with 95 % intervals. A bucket right of zero is getting worse.",
     )
     gradient = block(
         folder,
         "gradient",
-        [draw_gradient(theme, step, numbers(run.metrics, "grad_norm"), numbers(run.metrics, "learning_rate"), clip) for theme in THEMES],
+        [
+            draw_gradient(
+                theme, step, numbers(run.metrics, "grad_norm"), numbers(run.metrics, "learning_rate"), clip
+            )
+            for theme in THEMES
+        ],
         alt="Gradient norm before clipping and learning rate over the steps.",
         caption="A norm that rises many times over at once announces a blow-up.",
     )
@@ -81,13 +108,21 @@ def _evidence(verdict: Verdict) -> Markup:
     trend = verdict.trend
     period = "unknown" if np.isnan(verdict.loss_at_period) else f"{verdict.loss_at_period:.2f}"
     rows = [
-        ("changes from step to step that the buckets of the steps explain", percent(verdict.explained_by_bucket)),
+        (
+            "changes from step to step that the buckets of the steps explain",
+            percent(verdict.explained_by_bucket),
+        ),
         ("the same with the lengths inside the buckets", percent(verdict.explained_by_length)),
-        ("trend over the second half, composition removed (nats per 1,000 steps)",
-         f"{trend.slope:.3g} ({trend.lower:.3g} to {trend.upper:.3g})"),
-        (f"autocorrelation of the steps' mean length, greatest at {verdict.order_lag} steps", f"{verdict.order:.2f}"),
+        (
+            "trend over the second half, composition removed (nats per 1,000 steps)",
+            f"{trend.slope:.3g} ({trend.lower:.3g} to {trend.upper:.3g})",
+        ),
+        (
+            f"autocorrelation of the steps' mean length, greatest at {verdict.order_lag} steps",
+            f"{verdict.order:.2f}",
+        ),
         ("autocorrelation of the loss's changes at the plan's period", period),
-    ]  # fmt: skip
+    ]
     return table(["what the verdict rests on", "value"], rows, numbers=[1])
 
 
@@ -103,7 +138,9 @@ def machine_section(folder: Path, run: RunRecord) -> Markup:
     step = run.metrics["step"].to_numpy()
     useful, padded = rates(run)
     seconds = float(np.nansum(numbers(run.metrics, "seconds")))
-    total_useful, total_padded = (float(numbers(run.metrics, name).sum()) for name in ("useful_tokens", "padded_tokens"))
+    total_useful, total_padded = (
+        float(numbers(run.metrics, name).sum()) for name in ("useful_tokens", "padded_tokens")
+    )
     whole = f"{compact(total_useful / max(seconds, 1e-9))} useful and {compact(total_padded / max(seconds, 1e-9))} padded tokens/s"
     speed = block(
         folder,
@@ -118,7 +155,8 @@ def machine_section(folder: Path, run: RunRecord) -> Markup:
         "balance",
         [draw_balance(theme, names, shares) for theme in THEMES],
         alt="; ".join(
-            f"{name}: " + ", ".join(f"{what} {values[k]:.0%}" for what, values in shares.items()) for k, name in enumerate(names)
+            f"{name}: " + ", ".join(f"{what} {values[k]:.0%}" for what, values in shares.items())
+            for k, name in enumerate(names)
         ),
         caption="Blocked on empty: the rank waited for work. Blocked on full: it waited for room to hand work on. "
         "The side that is always busy sets the rate.",
@@ -132,12 +170,18 @@ def machine_section(folder: Path, run: RunRecord) -> Markup:
         alt=f"Power by rank and energy per useful token; {known}.",
         caption="From the energy counter of the device where there is one; a counter that cannot be read is unknown, never zero.",
     )
-    return section("machine", "Throughput, balance, energy", speed, balance_block, _rank_table(run.ranks), energy)
+    return section(
+        "machine", "Throughput, balance, energy", speed, balance_block, _rank_table(run.ranks), energy
+    )
 
 
 def balance(ranks: pl.DataFrame) -> tuple[list[str], dict[str, list[float]]]:
     """Each rank's name and the shares of its time."""
-    parts = {"busy": "busy_seconds", "blocked on empty": "blocked_empty_seconds", "blocked on full": "blocked_full_seconds"}
+    parts = {
+        "busy": "busy_seconds",
+        "blocked on empty": "blocked_empty_seconds",
+        "blocked on full": "blocked_full_seconds",
+    }
     grouped = ranks.group_by("rank", "role").agg(pl.col(list(parts.values())).sum()).sort("rank", "role")
     total = np.maximum(1e-9, sum(numbers(grouped, column) for column in parts.values()))
     names = [f"{row['role']} {row['rank']}" for row in grouped.iter_rows(named=True)]
@@ -172,9 +216,15 @@ def _rank_table(ranks: pl.DataFrame) -> Markup:
         .sort("rank", "role")
     )
     rows = [
-        (row["rank"], row["role"], duration(row["busy_seconds"]), compact(row["queued_bytes"], "B"), compact(row["memory_bytes"], "B"),
-         "unknown" if row["unknown"] else compact(row["energy"], "J"))
+        (
+            row["rank"],
+            row["role"],
+            duration(row["busy_seconds"]),
+            compact(row["queued_bytes"], "B"),
+            compact(row["memory_bytes"], "B"),
+            "unknown" if row["unknown"] else compact(row["energy"], "J"),
+        )
         for row in grouped.iter_rows(named=True)
-    ]  # fmt: skip
+    ]
     header = ["rank", "role", "busy", "queued, mean", "memory, greatest", "energy"]
     return join([table(header, rows, caption="Ranks", numbers=[0, 2, 3, 4, 5])])

@@ -159,7 +159,9 @@ class _Fit:
 def _fit(history: History) -> _Fit:
     good_T = np.isfinite(history.loss_T) & ~history.skipped_T
     steps = history.step_T[good_T]
-    used = np.isin(history.cell_step_C, steps) & np.isfinite(history.cell_loss_C) & (history.cell_weight_C > 0)
+    used = (
+        np.isin(history.cell_step_C, steps) & np.isfinite(history.cell_loss_C) & (history.cell_weight_C > 0)
+    )
     have_cells = np.isin(steps, history.cell_step_C[used])
     steps, loss_T = steps[have_cells], history.loss_T[good_T][have_cells]
     place = np.searchsorted(steps, history.cell_step_C[used])
@@ -192,14 +194,21 @@ def _mean_by(group: NDArray, value: NDArray, weight: NDArray, count: int) -> NDA
     return np.bincount(group, weights=weight * value, minlength=count) / np.maximum(total, 1e-300)
 
 
-def _additive(segment: NDArray, bucket: NDArray, value: NDArray, weight: NDArray, rows: int, columns: int) -> tuple[NDArray, NDArray]:
+def _additive(
+    segment: NDArray, bucket: NDArray, value: NDArray, weight: NDArray, rows: int, columns: int
+) -> tuple[NDArray, NDArray]:
     """Weighted least squares of `segment + bucket`; the bucket effects' weighted mean is zero."""
     if not len(value):
         return np.zeros(rows), np.zeros(columns)
-    joint = np.bincount(segment * columns + bucket, weights=weight, minlength=rows * columns).reshape(rows, columns)
+    joint = np.bincount(segment * columns + bucket, weights=weight, minlength=rows * columns).reshape(
+        rows, columns
+    )
     normal = np.block([[np.diag(joint.sum(axis=1)), joint], [joint.T, np.diag(joint.sum(axis=0))]])
     right = np.concatenate(
-        [np.bincount(segment, weights=weight * value, minlength=rows), np.bincount(bucket, weights=weight * value, minlength=columns)]
+        [
+            np.bincount(segment, weights=weight * value, minlength=rows),
+            np.bincount(bucket, weights=weight * value, minlength=columns),
+        ]
     )
     solution = np.linalg.lstsq(normal, right, rcond=1e-10)[0]
     effect = solution[rows:]
@@ -335,7 +344,9 @@ def _gradient_jump(norm_T: NDArray) -> float:
     before, after = 32, 8
     if len(norm) < 2 * (before + after):
         return 1.0
-    earlier = np.median(np.lib.stride_tricks.sliding_window_view(norm, before), axis=1)[: len(norm) - before - after + 1]
+    earlier = np.median(np.lib.stride_tricks.sliding_window_view(norm, before), axis=1)[
+        : len(norm) - before - after + 1
+    ]
     later = np.median(np.lib.stride_tricks.sliding_window_view(norm, after), axis=1)[before:]
     start = len(norm) // 10
     return float(np.max((later / np.maximum(earlier, 1e-30))[start:]))
@@ -349,7 +360,11 @@ def _decide(
     if bad and (bad / total > limits.skipped_share or not np.isfinite(history.loss_T[-3:]).any()):
         return "unhealthy", "blow-up", f"{bad} of {total:,} steps were not finite and were skipped."
     if len(fit.step_T) < MIN_STEPS:
-        return "watch", "too short", f"{len(fit.step_T)} usable steps are too few to judge; {MIN_STEPS} are needed."
+        return (
+            "watch",
+            "too short",
+            f"{len(fit.step_T)} usable steps are too few to judge; {MIN_STEPS} are needed.",
+        )
     level = max(1e-9, float(np.median(fit.segment_loss)))
     score, size, place = _jump(fit)
     gradient = _gradient_jump(history.gradient_norm_T)
@@ -364,22 +379,40 @@ def _decide(
         return _dead(history.acceptance, fall, limits)
     score, size, start = _rise(fit)
     if score > limits.rise and size > limits.rise_share * level and not confounded:
-        return "unhealthy", "divergence", (
-            f"Without the composition of the steps the loss has risen by {size:.3g} nats since step {fit.segment_step[start]:,.0f}."
+        return (
+            "unhealthy",
+            "divergence",
+            (
+                f"Without the composition of the steps the loss has risen by {size:.3g} nats since step {fit.segment_step[start]:,.0f}."
+            ),
         )
     if confounded:
-        return "watch", "plan order", (
-            f"The mean length of the steps repeats itself (autocorrelation {order:.2f} at {lag} steps): the plan's order, "
-            f"not the drafter, makes the loss swing; composition explains {explained:.0%} of its changes."
+        return (
+            "watch",
+            "plan order",
+            (
+                f"The mean length of the steps repeats itself (autocorrelation {order:.2f} at {lag} steps): the plan's order, "
+                f"not the drafter, makes the loss swing; composition explains {explained:.0%} of its changes."
+            ),
         )
     if bad:
-        return "watch", "skipped steps", f"{bad} of {total:,} steps were not finite and were skipped; the rest looks sound."
+        return (
+            "watch",
+            "skipped steps",
+            f"{bad} of {total:,} steps were not finite and were skipped; the rest looks sound.",
+        )
     if gradient > limits.gradient:
-        return "watch", "blow-up", f"The gradient norm rose {gradient:.0f}-fold at once; the loss has not followed."
+        return (
+            "watch",
+            "blow-up",
+            f"The gradient norm rose {gradient:.0f}-fold at once; the loss has not followed.",
+        )
     return "healthy", "sampling noise", _healthy_reason(fit, explained)
 
 
-def _blow_up(fit: _Fit, size: float, place: int, gradient: float, limits: Thresholds) -> tuple[Level, Cause, str]:
+def _blow_up(
+    fit: _Fit, size: float, place: int, gradient: float, limits: Thresholds
+) -> tuple[Level, Cause, str]:
     before = float(np.median(fit.rest_T[max(0, place - 32) : place]))
     now = float(np.median(fit.rest_T[-max(8, len(fit.rest_T) // 20) :]))
     back = now - before < 0.25 * size
@@ -406,12 +439,20 @@ def _useless(acceptance: float | None, fit: _Fit, limits: Thresholds) -> bool:
 
 def _dead(acceptance: float | None, fall: float, limits: Thresholds) -> tuple[Level, Cause, str]:
     if acceptance is not None and acceptance >= limits.acceptance:
-        return "healthy", "sampling noise", (
-            f"The loss is flat, and the acceptance length is {acceptance:.2f}: the drafter had learned before this run began."
+        return (
+            "healthy",
+            "sampling noise",
+            (
+                f"The loss is flat, and the acceptance length is {acceptance:.2f}: the drafter had learned before this run began."
+            ),
         )
     known = "unknown" if acceptance is None else f"{acceptance:.2f}"
-    return "unhealthy", "dead drafter", (
-        f"The loss has come down by {max(0.0, fall):.1%} of its first value and no longer falls; the acceptance length is {known}."
+    return (
+        "unhealthy",
+        "dead drafter",
+        (
+            f"The loss has come down by {max(0.0, fall):.1%} of its first value and no longer falls; the acceptance length is {known}."
+        ),
     )
 
 

@@ -13,7 +13,13 @@ CELLS = 4
 
 def simulate(fault: Fault, noise_nats: float, seed: int) -> History:
     """One run of 150 to 1,200 steps: a falling loss, buckets of different difficulty, heavy-tailed cells, drift, and perhaps a fault."""
-    rng = np.random.default_rng([seed, ["none", "plan order", "divergence", "blow-up", "dead drafter"].index(fault), int(noise_nats * 1000)])
+    rng = np.random.default_rng(
+        [
+            seed,
+            ["none", "plan order", "divergence", "blow-up", "dead drafter"].index(fault),
+            int(noise_nats * 1000),
+        ]
+    )
     steps = int(rng.choice([150, 300, 600, 1200]))
     period = int(steps / rng.uniform(1.3, 9.0))
     num_buckets = int(rng.integers(3, 9))
@@ -37,7 +43,9 @@ def simulate(fault: Fault, noise_nats: float, seed: int) -> History:
         trend, effect, acceptance, norm = dead(rng, steps, effect)
     if fault == "divergence":
         start = int(steps * rng.uniform(0.4, 0.7))
-        trend = trend[np.minimum(time, start)] + rng.uniform(0.3, 1.0) * np.clip((time - start) / (steps - start), 0, None)
+        trend = trend[np.minimum(time, start)] + rng.uniform(0.3, 1.0) * np.clip(
+            (time - start) / (steps - start), 0, None
+        )
     if fault == "blow-up":
         trend, norm, skipped = blow_up(rng, trend, norm)
     drift = wander(rng, steps, 0.1 * noise_nats)

@@ -13,7 +13,9 @@ WIDTHS = [64, 128, 256, 512]
 HOSTILE = "<script>alert('x')</script> & \"quoted\" $x_1$ \ud800 \x07 日本語"
 
 
-def write_world(root: Path, *, seed: int = 0, steps: int = 96, energy: bool = True, worse: float = 0.0, name: str = "tiny") -> Experiment:
+def write_world(
+    root: Path, *, seed: int = 0, steps: int = 96, energy: bool = True, worse: float = 0.0, name: str = "tiny"
+) -> Experiment:
     """Write every table that the pages read.
 
     Args:
@@ -25,7 +27,10 @@ def write_world(root: Path, *, seed: int = 0, steps: int = 96, energy: bool = Tr
         name: of the experiment.
     """
     rng = np.random.default_rng(seed)
-    stages = {each: root / each for each in ("measure_lengths", "choose_boundaries", "build_plan", "fit", "evaluate")}
+    stages = {
+        each: root / each
+        for each in ("measure_lengths", "choose_boundaries", "build_plan", "fit", "evaluate")
+    }
     for folder in stages.values():
         (folder / "measured").mkdir(parents=True)
     _write_lengths(stages["measure_lengths"], rng)
@@ -33,8 +38,13 @@ def write_world(root: Path, *, seed: int = 0, steps: int = 96, energy: bool = Tr
     _write_plan(stages["build_plan"], rng)
     _write_fit(stages["fit"], rng, steps, energy, worse)
     _write_evaluation(stages["evaluate"], rng, worse)
-    manifests = {each: {"stage": each, "key": "0" * 64, "content": "1" * 64, "format": 1, "files": {}} for each in stages}
-    return Experiment(name=name, settings=settings(), stages=stages, manifests=manifests, versions={"numpy": "2"})
+    manifests = {
+        each: {"stage": each, "key": "0" * 64, "content": "1" * 64, "format": 1, "files": {}}
+        for each in stages
+    }
+    return Experiment(
+        name=name, settings=settings(), stages=stages, manifests=manifests, versions={"numpy": "2"}
+    )
 
 
 def settings() -> dict[str, Any]:
@@ -50,10 +60,16 @@ def settings() -> dict[str, Any]:
 
 
 def _write_lengths(folder: Path, rng: np.random.Generator) -> None:
-    length, samples = np.unique(np.clip(np.exp(rng.normal(4.5, 0.8, 4000)), 4, 512).astype(int), return_counts=True)
-    table = pl.DataFrame({"length": length.astype(np.int32), "samples": samples, "supervised": samples * length // 2})
+    length, samples = np.unique(
+        np.clip(np.exp(rng.normal(4.5, 0.8, 4000)), 4, 512).astype(int), return_counts=True
+    )
+    table = pl.DataFrame(
+        {"length": length.astype(np.int32), "samples": samples, "supervised": samples * length // 2}
+    )
     splits = [table.with_columns(source=pl.lit("stdlib"), split=pl.lit(split)) for split in ("train", "test")]
-    pl.concat(splits).select("source", "split", "length", "samples", "supervised").write_parquet(folder / "histogram.parquet")
+    pl.concat(splits).select("source", "split", "length", "samples", "supervised").write_parquet(
+        folder / "histogram.parquet"
+    )
 
 
 def _write_boundaries(folder: Path) -> None:
@@ -87,7 +103,14 @@ def _write_plan(folder: Path, rng: np.random.Generator) -> None:
             "reason": ["random batches cost 80% more", None, None, None, None],
         }
     ).write_parquet(folder / "policies.parquet")
-    quality = {"plan_id": "ab" * 32, "policy": "bucketed", "steps": 24, "shapes": 4, "padding_efficiency": 0.9, "autocorrelation": [0.1]}
+    quality = {
+        "plan_id": "ab" * 32,
+        "policy": "bucketed",
+        "steps": 24,
+        "shapes": 4,
+        "padding_efficiency": 0.9,
+        "autocorrelation": [0.1],
+    }
     (folder / "quality.json").write_text(json.dumps(quality))
 
 
@@ -116,7 +139,9 @@ def _write_fit(folder: Path, rng: np.random.Generator, steps: int, energy: bool,
         {"step": at, "loss": 5 - 3 * progress + worse + rng.normal(0, 0.02), "acceptance": 1 + 1.5 * progress - worse}
         | {f"acc_slot_{k}": 0.7 * progress * 0.9**k for k in range(1, 8)}
     ).write_parquet(folder / "heldout.parquet")  # fmt: skip
-    pl.DataFrame({"step": step, "seconds": rng.uniform(0.9, 1.1, steps)}).write_parquet(folder / "measured" / "seconds.parquet")
+    pl.DataFrame({"step": step, "seconds": rng.uniform(0.9, 1.1, steps)}).write_parquet(
+        folder / "measured" / "seconds.parquet"
+    )
     ranks = [
         {"step": int(each), "rank": rank, "role": role, "busy_seconds": 0.6, "blocked_empty_seconds": 0.3, "blocked_full_seconds": 0.1,
          "queued_bytes": 1e6, "energy_joules": 50.0 + rank if energy else None, "memory_bytes": 10**9}
@@ -142,7 +167,15 @@ def _write_evaluation(folder: Path, rng: np.random.Generator, worse: float) -> N
                  "conditional": 0.5 if slot < 6 else float("nan")}
                 for slot in range(1, 8)
             ]  # fmt: skip
-            speed.append({"drafter": drafter, "temperature": temperature, "seconds": 2.0, "tokens_per_second": 90.0, "speed_up": 0.8})
+            speed.append(
+                {
+                    "drafter": drafter,
+                    "temperature": temperature,
+                    "seconds": 2.0,
+                    "tokens_per_second": 90.0,
+                    "speed_up": 0.8,
+                }
+            )
     pl.DataFrame(acceptance).write_parquet(folder / "acceptance.parquet")
     pl.DataFrame(positions).write_parquet(folder / "positions.parquet")
     pl.DataFrame(speed).write_parquet(folder / "measured" / "speed.parquet")

@@ -1,0 +1,150 @@
+"""Finished runs as sides of a comparison: what differs between them, their curves, and what was measured."""
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.report.comparison import Measured, common_tokens, value_at
+from dflash.report.comparison_figures import Curves
+from dflash.report.tables import RunRecord, numbers, read_run
+
+SEEDS = ("batching.seed", "anchors.seed", "training.seed")
+"""Settings whose change makes another run of the same side."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One experiment's results as the comparison needs them."""
+
+    name: str
+    settings: Mapping[str, str]
+    """Dotted names and JSON values."""
+    curves: Curves
+    tokens_per_second: float
+    padding_efficiency: float
+    tokens_P: NDArray[np.float64]
+    """Tokens that verifying forwards committed on each prompt."""
+    forwards_P: NDArray[np.float64]
+    paired: bool
+    """False where the cap of anchors cut some: the run then saw other anchors than its peers."""
+
+    @property
+    def acceptance(self) -> float:
+        """Tokens per verifying forward, pooled over prompts."""
+        return float(self.tokens_P.sum() / max(1.0, self.forwards_P.sum()))
+
+
+@dataclass(frozen=True)
+class Side:
+    """Runs whose settings differ in seeds alone."""
+
+    name: str
+    runs: Sequence[Run]
+
+
+def read_experiment(name: str, settings: Mapping[str, Any], fit: Path, evaluate: Path) -> Run:
+    """Read what the comparison needs of one experiment.
+
+    Raises:
+        ValueError: a table is missing or lacks a column.
+    """
+    record = read_run(fit)
+    useful, padded = (float(numbers(record.metrics, column).sum()) for column in ("useful_tokens", "padded_tokens"))
+    seconds = float(np.nansum(numbers(record.metrics, "seconds")))
+    decodes = [json.loads(line) for line in (evaluate / "decodes.jsonl").read_text(encoding="utf-8").splitlines()]
+    # The first run is the prefill's token, which no verifying forward committed.
+    committed = [each["runs"][1:] for each in decodes]
+    return Run(
+        name=name,
+        settings=dict(flat(settings)),
+        curves=_curves(record),
+        tokens_per_second=useful / seconds if seconds > 0 else math.nan,
+        padding_efficiency=useful / padded if padded else math.nan,
+        tokens_P=np.array([sum(each) for each in committed], dtype=np.float64),
+        forwards_P=np.array([len(each) for each in committed], dtype=np.float64),
+        paired=not numbers(record.metrics, "cut_anchors").any(),
+    )
+
+
+def _curves(record: RunRecord) -> Curves:
+    at = record.heldout["step"].to_numpy()
+    place = np.searchsorted(record.metrics["step"].to_numpy(), at, side="right")
+    elapsed = np.concatenate([[0.0], np.nancumsum(numbers(record.metrics, "seconds"))])
+    return Curves(
+        tokens=record.tokens_at(at),
+        seconds=elapsed[place],
+        loss=numbers(record.heldout, "loss"),
+        acceptance=numbers(record.heldout, "acceptance"),
+    )
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Dotted names and JSON values of nested settings."""
+    rows: list[tuple[str, str]] = []
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            rows += flat(value, f"{prefix}{name}.")
+        else:
+            rows.append((prefix + name, json.dumps(value, ensure_ascii=False)))
+    return rows
+
+
+def sides_of(runs: Sequence[Run]) -> list[Side]:
+    """Gather runs that differ in seeds alone, in the given order."""
+    groups: dict[tuple[tuple[str, str], ...], list[Run]] = {}
+    for run in runs:
+        same = tuple(sorted((name, value) for name, value in run.settings.items() if name not in SEEDS))
+        groups.setdefault(same, []).append(run)
+    sides = []
+    for group in groups.values():
+        shared = os.path.commonprefix([run.name for run in group]).rstrip("-_")
+        taken = {side.name for side in sides}
+        name = shared if len(group) > 1 and shared and shared not in taken else group[0].name
+        sides.append(Side(name, group))
+    return sides
+
+
+def differing(sides: Sequence[Side]) -> list[tuple[str, ...]]:
+    """Settings that differ between sides: the name, then each side's value; seeds are left out."""
+    names = dict.fromkeys(name for side in sides for name in side.runs[0].settings if name not in SEEDS)
+    rows = [(name, *(side.runs[0].settings.get(name, "not set") for side in sides)) for name in names]
+    return [row for row in rows if len(set(row[1:])) > 1]
+
+
+def quantities(sides: Sequence[Side]) -> tuple[float, dict[str, dict[str, Measured]]]:
+    """What is compared: quantity -> side -> measured; and the useful tokens at which curves are compared."""
+    common = common_tokens([run.curves.tokens for side in sides for run in side.runs])
+    found: dict[str, dict[str, Measured]] = {}
+    for side in sides:
+        curves = [run.curves for run in side.runs]
+        loss = np.array([value_at(each.tokens, each.loss, common) for each in curves])
+        forced = np.array([value_at(each.tokens, each.acceptance, common) for each in curves])
+        speed = np.array([run.tokens_per_second for run in side.runs])
+        decoded = np.array([run.acceptance for run in side.runs])
+        found.setdefault("held-out loss (nats)", {})[side.name] = Measured(loss)
+        found.setdefault("teacher-forced acceptance length (tokens)", {})[side.name] = Measured(forced)
+        found.setdefault("decoded acceptance length (tokens)", {})[side.name] = Measured(decoded, by_prompt(side.runs))
+        found.setdefault("useful tokens/s", {})[side.name] = Measured(speed)
+    return common, found
+
+
+def by_prompt(runs: Sequence[Run]) -> NDArray[np.float64] | None:
+    """The pooled acceptance of each run [R] split over its prompts [R, P], so that a row's mean is the pooled value.
+
+    A ratio of sums is no mean of ratios; to first order a prompt moves it by (tokens - ratio * forwards) / mean forwards.
+    None where the runs were decoded on different numbers of prompts.
+    """
+    if len({len(run.tokens_P) for run in runs}) != 1 or not len(runs[0].tokens_P):
+        return None
+    rows = [
+        run.acceptance + (run.tokens_P - run.acceptance * run.forwards_P) / max(1e-9, float(run.forwards_P.mean()))
+        for run in runs
+    ]
+    return np.stack(rows)
