@@ -53,7 +53,9 @@ def test_imports_point_down(path: Path) -> None:
         if parts[0] != "dflash" or len(parts) == 1 or parts[1] == room:
             continue
         below = FLOOR_OF[parts[1]] <= FLOOR_OF[room]
-        assert below and frozenset({room, parts[1]}) not in SEPARATE, f"{path} imports {module}, which is not below {room}"
+        assert below and frozenset({room, parts[1]}) not in SEPARATE, (
+            f"{path} imports {module}, which is not below {room}"
+        )
 
 
 def test_every_room_has_a_floor() -> None:
@@ -84,7 +86,18 @@ def test_no_broad_excepts(path: Path) -> None:
 
 
 def test_rooms_that_must_not_exist() -> None:
-    banned = {"utils", "helpers", "common", "manager", "core", "misc", "constants", "types", "exceptions", "base"}
+    banned = {
+        "utils",
+        "helpers",
+        "common",
+        "manager",
+        "core",
+        "misc",
+        "constants",
+        "types",
+        "exceptions",
+        "base",
+    }
     assert not [path for path in MODULES + SCRIPTS if path.stem in banned]
 
 
@@ -96,7 +109,9 @@ def test_no_script_is_named_like_a_standard_module() -> None:
 @pytest.mark.parametrize("room", ["config", "store", "data", "batching", "report"])
 def test_light_floors_never_load_torch(room: str) -> None:
     names = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in MODULES if room_of(path) == room and path.stem != "__init__"
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in MODULES
+        if room_of(path) == room and path.stem != "__init__"
     ]
     code = f"import sys, importlib\nfor name in {names!r}: importlib.import_module(name)\nsys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=120).returncode == 0

@@ -75,9 +75,13 @@ class Config(Settings):
         names = [experiment.name for experiment in self.experiments]
         doubled = sorted({name for name in names if names.count(name) > 1})
         if doubled:
-            raise ValueError(f"experiments: the name {doubled[0]!r} stands twice; give every experiment its own")
+            raise ValueError(
+                f"experiments: the name {doubled[0]!r} stands twice; give every experiment its own"
+            )
         if self.experiment not in names:
-            raise ValueError(f"experiment is {self.experiment!r}, which experiments does not list; it has {names}")
+            raise ValueError(
+                f"experiment is {self.experiment!r}, which experiments does not list; it has {names}"
+            )
         return self
 
 
@@ -107,8 +111,10 @@ def _merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any
     merged = dict(base)
     for key, value in change.items():
         below = merged.get(key)
-        nested = isinstance(value, Mapping) and isinstance(below, Mapping) and key != "template_options"
-        merged[key] = _merged(below, value) if nested else value
+        if isinstance(value, Mapping) and isinstance(below, Mapping) and key != "template_options":
+            merged[key] = _merged(below, value)
+        else:
+            merged[key] = value
     return merged
 
 

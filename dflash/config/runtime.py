@@ -12,8 +12,12 @@ class Runtime(Section):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto`: cuda where there is a GPU."""
-    topology: str = Field(default="colocated: 1", pattern=r"^(colocated: [1-9]\d*|targets: [1-9]\d*, drafters: [1-9]\d*)$")
+    topology: str = Field(
+        default="colocated: 1", pattern=r"^(colocated: [1-9]\d*|targets: [1-9]\d*, drafters: [1-9]\d*)$"
+    )
     """`targets: T, drafters: D`, or `colocated: N` where every rank plays both."""
+    num_gpus: int | None = Field(default=None, ge=1)
+    """GPUs that `advise` may split into targets and drafters. Unset: those of `topology`, at least 2."""
     num_nodes: int = Field(default=1, ge=1)
     """Machines; ranks are spread evenly."""
     num_threads: int | None = Field(default=None, ge=1)

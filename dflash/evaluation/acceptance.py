@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-DEFINITION = "committed tokens / verifying forwards, bonus token included, prefill excluded, pooled over prompts"
+DEFINITION = (
+    "committed tokens / verifying forwards, bonus token included, prefill excluded, pooled over prompts"
+)
 CUT_NGRAM = 8
 """Tokens of the n-gram whose first repetition ends what is counted."""
 BOOTSTRAP_DRAWS = 1000
@@ -106,8 +108,12 @@ def by_position(steps: Sequence[Sequence[int]], block_size: int) -> np.ndarray:
     The first row is the share of verifying forwards that accepted slot k (k = 1 ... block_size - 1), the second the
     same among those that accepted slot k - 1; NaN where none did.
     """
-    accepted = np.concatenate([np.asarray(each, dtype=np.int64) for each in steps] or [np.zeros(0, np.int64)]) - 1
+    accepted = (
+        np.concatenate([np.asarray(each, dtype=np.int64) for each in steps] or [np.zeros(0, np.int64)]) - 1
+    )
     reached = np.array([(accepted >= slot).sum() for slot in range(block_size)], dtype=np.float64)
     whole = reached[1:] / reached[0] if reached[0] else np.full(block_size - 1, np.nan)
-    conditional = np.divide(reached[1:], reached[:-1], out=np.full(block_size - 1, np.nan), where=reached[:-1] > 0)
+    conditional = np.divide(
+        reached[1:], reached[:-1], out=np.full(block_size - 1, np.nan), where=reached[:-1] > 0
+    )
     return np.stack([whole, conditional])

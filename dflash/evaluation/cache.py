@@ -30,7 +30,9 @@ class RaggedLayer(CacheLayerMixin):
         self.values = value_states.new_zeros(batch, heads, self.capacity, value_states.shape[-1])
         self.is_initialized = True
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
         """Write the new states at every row's own positions and give the whole memory."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -64,17 +66,18 @@ class RaggedCache(Cache):
     """One `RaggedLayer` a layer of the target."""
 
     def __init__(self, num_layers: int, capacity: int) -> None:
-        super().__init__(layers=[RaggedLayer(capacity) for _ in range(num_layers)])
         self.capacity = capacity
+        self._ragged = [RaggedLayer(capacity) for _ in range(num_layers)]
+        super().__init__(layers=list(self._ragged))
 
     def at(self, positions_BS: Tensor) -> None:
         """Say where the next forward writes. int64, every row increasing, below the capacity."""
-        for layer in self.layers:
+        for layer in self._ragged:
             layer.positions_BS = positions_BS
 
     def keep_rows(self, rows_B: Tensor) -> None:
         """Drop every row of every layer that is not listed."""
-        for layer in self.layers:
+        for layer in self._ragged:
             layer.keep_rows(rows_B)
 
 

@@ -87,7 +87,11 @@ class Limits:
 
 
 def decode(
-    target: Verifier, drafter: BlockDrafter | None, prompts: Sequence[Sequence[int]], limits: Limits, batch_size: int
+    target: Verifier,
+    drafter: BlockDrafter | None,
+    prompts: Sequence[Sequence[int]],
+    limits: Limits,
+    batch_size: int,
 ) -> Timed:
     """Decode prompts, with a drafter or plainly.
 
@@ -173,7 +177,9 @@ def _verify(
     logits_BLV, features_BLF = target.run(block_BL, positions_BL)
     if drafter is not None:
         drafter.observe(features_BLF, positions_BL)
-    chosen_BL = choose(logits_BLV, limits.temperature, keyed_uniforms(limits.seed, np.array(rows), places + 1))
+    chosen_BL = choose(
+        logits_BLV, limits.temperature, keyed_uniforms(limits.seed, np.array(rows), places + 1)
+    )
     agree_BL = (block_BL[:, 1:] == chosen_BL[:, :-1]).long().cumprod(dim=1)
     accepted = agree_BL.sum(dim=1).tolist()
     chosen = chosen_BL.cpu().numpy()

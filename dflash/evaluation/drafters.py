@@ -42,7 +42,9 @@ class DFlashDrafter:
         last_B = torch.tensor([int(text[-1]) for text in texts], device=device)
         anchors_B = torch.tensor([len(text) - 1 for text in texts], device=device)
         tokens_BL = block_tokens(last_B, config.block_size, config.mask_token_id)
-        hidden_BLH = self._drafter.draft(self._cache, self._target.embedding_VH[tokens_BL], anchors_B, self._backend)
+        hidden_BLH = self._drafter.draft(
+            self._cache, self._target.embedding_VH[tokens_BL], anchors_B, self._backend
+        )
         head = self._target.head
         hidden_MH = hidden_BLH[:, 1:].flatten(0, 1).to(head.weight_VH.dtype)
         tokens_M = linear_argmax(

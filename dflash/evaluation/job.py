@@ -92,7 +92,9 @@ def _device(name: str) -> str:
     return name
 
 
-def _drafters(job: Job, target: Target, config: Any, weights: Mapping[str, torch.Tensor]) -> dict[str, BlockDrafter]:
+def _drafters(
+    job: Job, target: Target, config: Any, weights: Mapping[str, torch.Tensor]
+) -> dict[str, BlockDrafter]:
     """The trained drafter, and the baselines, in the order of the table."""
     dtype = target.embedding_VH.dtype
     trained = Drafter(config)

@@ -58,7 +58,9 @@ def decode_all(
 def _say(name: str, temperature: float, timed: Timed) -> None:
     steps = [step for each in timed.decoded for step in each.steps]
     mean = sum(steps) / len(steps) if steps else float("nan")
-    print(f"{name}, temperature {temperature:g}: {mean:.2f} tokens a forward, {timed.seconds:.1f} s", flush=True)
+    print(
+        f"{name}, temperature {temperature:g}: {mean:.2f} tokens a forward, {timed.seconds:.1f} s", flush=True
+    )
 
 
 def acceptance_rows(measured: Measured, prompts: Prompts, seed: int) -> list[dict[str, Any]]:
@@ -86,7 +88,9 @@ def acceptance_rows(measured: Measured, prompts: Prompts, seed: int) -> list[dic
     return rows
 
 
-def position_rows(measured: Measured, prompts: Prompts, block_sizes: Mapping[str, int]) -> list[dict[str, Any]]:
+def position_rows(
+    measured: Measured, prompts: Prompts, block_sizes: Mapping[str, int]
+) -> list[dict[str, Any]]:
     """Acceptance by slot of every drafter, temperature and prompt set."""
     rows = []
     for (name, temperature), timed in measured.speculative.items():
@@ -128,11 +132,16 @@ def speed_rows(measured: Measured) -> list[dict[str, Any]]:
 
 
 def decode_rows(
-    plain: Sequence[Decoded], speculative: Sequence[Decoded], prompts: Prompts, to_text: Callable[[list[int]], str]
+    plain: Sequence[Decoded],
+    speculative: Sequence[Decoded],
+    prompts: Prompts,
+    to_text: Callable[[list[int]], str],
 ) -> list[dict[str, Any]]:
     """Every prompt's text with the runs that one forward committed, the prefill's token first."""
     rows = []
-    for prompt, prompt_set, ours, theirs in zip(prompts.tokens, prompts.sets, speculative, plain, strict=True):
+    for prompt, prompt_set, ours, theirs in zip(
+        prompts.tokens, prompts.sets, speculative, plain, strict=True
+    ):
         runs, place = [1], 1
         for step in ours.steps:
             runs.append(min(step, len(ours.tokens) - place))

@@ -36,11 +36,13 @@ def choose(logits_BSV: Tensor, temperature: float, uniforms_BS: np.ndarray) -> T
         return logits_BSV.argmax(dim=-1)
     probabilities = (logits_BSV.double() / temperature).softmax(dim=-1).cumsum(dim=-1)
     drawn_BS1 = torch.from_numpy(uniforms_BS).to(logits_BSV.device)[..., None] * probabilities[..., -1:]
-    return torch.searchsorted(probabilities, drawn_BS1, right=True)[..., 0].clamp_(max=logits_BSV.shape[-1] - 1)
+    return torch.searchsorted(probabilities, drawn_BS1, right=True)[..., 0].clamp_(
+        max=logits_BSV.shape[-1] - 1
+    )
 
 
 def _mixed(value: np.ndarray | np.uint64) -> np.ndarray:
-    value = np.asarray(value, dtype=np.uint64)
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
+    state: np.ndarray = np.asarray(value, dtype=np.uint64)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(state ^ (state >> np.uint64(31)))

@@ -81,7 +81,11 @@ class Split:
     @property
     def topology(self) -> str:
         """As `runtime.topology` writes it."""
-        return f"colocated: {self.colocated}" if self.colocated else f"targets: {self.targets}, drafters: {self.drafters}"
+        return (
+            f"colocated: {self.colocated}"
+            if self.colocated
+            else f"targets: {self.targets}, drafters: {self.drafters}"
+        )
 
     def row(self) -> dict[str, Any]:
         """A row of the table."""
@@ -95,17 +99,23 @@ def cell_seconds(rates: Rates, stretch: Stretch) -> tuple[np.ndarray, np.ndarray
         ValueError: a width that was not measured.
     """
     shape_C = np.searchsorted(rates.width_K, stretch.width_C)
-    known = (shape_C < len(rates.width_K)) & (rates.width_K[np.minimum(shape_C, len(rates.width_K) - 1)] == stretch.width_C)
+    known = (shape_C < len(rates.width_K)) & (
+        rates.width_K[np.minimum(shape_C, len(rates.width_K) - 1)] == stretch.width_C
+    )
     working = stretch.rows_C > 0
     if not (known | ~working).all():
         missing = int(stretch.width_C[working & ~known][0])
-        raise ValueError(f"the rates were measured for widths {rates.width_K.tolist()}, but the plan has a width of {missing}")
+        raise ValueError(
+            f"the rates were measured for widths {rates.width_K.tolist()}, but the plan has a width of {missing}"
+        )
     shape_C = np.where(working, shape_C, 0)
     share_C = np.where(working, stretch.rows_C / rates.rows_K[shape_C], 0.0)
     return rates.target_seconds_K[shape_C] * share_C, rates.drafter_seconds_K[shape_C] * share_C
 
 
-def all_splits(rates: Rates, stretch: Stretch, num_gpus: int, total_tokens: int, ring_packets: int) -> list[Split]:
+def all_splits(
+    rates: Rates, stretch: Stretch, num_gpus: int, total_tokens: int, ring_packets: int
+) -> list[Split]:
     """Every topology of at most `num_gpus` GPUs, the fastest first.
 
     Args:
@@ -120,7 +130,9 @@ def all_splits(rates: Rates, stretch: Stretch, num_gpus: int, total_tokens: int,
         for targets in range(1, num_gpus)
         for drafters in range(1, num_gpus - targets + 1)
     ]
-    splits += [_split(rates, stretch, 0, 0, ranks, total_tokens, ring_packets) for ranks in range(1, num_gpus + 1)]
+    splits += [
+        _split(rates, stretch, 0, 0, ranks, total_tokens, ring_packets) for ranks in range(1, num_gpus + 1)
+    ]
     return sorted(splits, key=lambda each: -each.tokens_per_second)
 
 
@@ -133,7 +145,9 @@ def recommend(splits: list[Split]) -> tuple[Split, str]:
     if chosen is best:
         return chosen, f"{chosen.topology} is the fastest: {rate}"
     share = chosen.tokens_per_second / best.tokens_per_second
-    saved = "" if chosen.watts is None or best.watts is None else f", saving {best.watts - chosen.watts:,.0f} W"
+    saved = (
+        "" if chosen.watts is None or best.watts is None else f", saving {best.watts - chosen.watts:,.0f} W"
+    )
     return chosen, (
         f"{chosen.topology} reaches {share:.1%} of the fastest ({best.topology}) on {best.num_gpus - chosen.num_gpus} fewer "
         f"GPUs{saved}: {rate}"
@@ -141,7 +155,13 @@ def recommend(splits: list[Split]) -> tuple[Split, str]:
 
 
 def _split(
-    rates: Rates, stretch: Stretch, targets: int, drafters: int, colocated: int, total_tokens: int, ring_packets: int
+    rates: Rates,
+    stretch: Stretch,
+    targets: int,
+    drafters: int,
+    colocated: int,
+    total_tokens: int,
+    ring_packets: int,
 ) -> Split:
     played = _played(rates, stretch, targets, drafters, colocated, ring_packets)
     seconds = total_tokens / played.tokens_per_second if played.tokens_per_second else float("inf")
@@ -186,7 +206,12 @@ def _played(
     if colocated:
         return play_colocated(work, colocated, step_seconds=step_seconds)
     return play(
-        work, targets, drafters, send_places=ring_packets, receive_places=ring_packets, step_seconds=step_seconds
+        work,
+        targets,
+        drafters,
+        send_places=ring_packets,
+        receive_places=ring_packets,
+        step_seconds=step_seconds,
     )
 
 

@@ -82,7 +82,13 @@ class _Places:
 
 
 def play(
-    work: Work, num_targets: int, num_drafters: int, *, send_places: int, receive_places: int, step_seconds: float
+    work: Work,
+    num_targets: int,
+    num_drafters: int,
+    *,
+    send_places: int,
+    receive_places: int,
+    step_seconds: float,
 ) -> Played:
     """Play the work on `num_targets` targets that feed `num_drafters` drafters.
 
@@ -185,11 +191,16 @@ def _played(
 
 def _check(work: Work, num_targets: int, num_drafters: int, send_places: int, receive_places: int) -> None:
     if min(num_targets, num_drafters) < 1:
-        raise ValueError(f"a topology of {num_targets} targets and {num_drafters} drafters; both must be at least 1")
+        raise ValueError(
+            f"a topology of {num_targets} targets and {num_drafters} drafters; both must be at least 1"
+        )
     if min(send_places, receive_places) < 1:
         raise ValueError(f"rings of {send_places} and {receive_places} packets; each side needs at least 1")
     if (np.diff(work.step_C) < 0).any():
         raise ValueError("step_C must not decrease: cells are played in plan order")
-    for name, ranks, number in (("target", work.target_C, num_targets), ("drafter", work.drafter_C, num_drafters)):
+    for name, ranks, number in (
+        ("target", work.target_C, num_targets),
+        ("drafter", work.drafter_C, num_drafters),
+    ):
         if len(ranks) and not 0 <= int(ranks.min()) <= int(ranks.max()) < number:
             raise ValueError(f"{name}_C reaches from {ranks.min()} to {ranks.max()}, but there are {number}")

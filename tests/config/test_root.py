@@ -32,17 +32,35 @@ def test_a_list_is_replaced_not_merged() -> None:
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        ({"batching": {"num_bukets": 3}}, "batching.num_bukets is not a setting; did you mean 'num_buckets'?"),
+        (
+            {"batching": {"num_bukets": 3}},
+            "batching.num_bukets is not a setting; did you mean 'num_buckets'?",
+        ),
         ({"bathcing": {}}, "bathcing is not a setting; did you mean 'batching'?"),
-        ({"training": {"learning_rate": "1e-4"}}, "training.learning_rate is '1e-4': input should be a valid number"),
-        ({"training": {"num_steps": 0}}, "training.num_steps is 0: input should be greater than or equal to 1"),
+        (
+            {"training": {"learning_rate": "1e-4"}},
+            "training.learning_rate is '1e-4': input should be a valid number",
+        ),
+        (
+            {"training": {"num_steps": 0}},
+            "training.num_steps is 0: input should be greater than or equal to 1",
+        ),
         ({"batching": {"policy": "sort"}}, "batching.policy is 'sort': input should be 'bucketed'"),
-        ({"batching": {"boundaries": [64, 64]}}, r"batching.boundaries is \[64, 64\]; the bounds must be positive"),
+        (
+            {"batching": {"boundaries": [64, 64]}},
+            r"batching.boundaries is \[64, 64\]; the bounds must be positive",
+        ),
         ({"drafter": {"taps": [3, 1]}}, r"drafter.taps is \[3, 1\]; layer numbers must be"),
         ({"data": {"sources": []}}, "data.sources is "),
-        ({"data": {"sources": [{"name": "a", "location": "x"}] * 2}}, "data.sources: the name 'a' stands twice"),
+        (
+            {"data": {"sources": [{"name": "a", "location": "x"}] * 2}},
+            "data.sources: the name 'a' stands twice",
+        ),
         ({"data": {"sources": [{"name": "a", "locatoin": "x"}]}}, "did you mean 'location'?"),
-        ({"experiments": [{"name": "default"}, {"name": "default"}]}, "experiments: the name 'default' stands twice"),
+        (
+            {"experiments": [{"name": "default"}, {"name": "default"}]},
+            "experiments: the name 'default' stands twice",
+        ),
         ({"experiment": "none"}, "experiment is 'none', which experiments does not list"),
         (
             {"experiments": [{"name": "default", "change": {"batching": {"polcy": "sorted"}}}]},

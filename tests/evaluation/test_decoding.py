@@ -90,7 +90,9 @@ class NoisyOracle:
         return torch.tensor(np.array(rows))
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_windowed", "mistral_windowed", "gemma3_windowed"])
+@pytest.mark.parametrize(
+    "family", ["llama", "qwen3", "qwen3_windowed", "mistral_windowed", "gemma3_windowed"]
+)
 def test_plain_decoding_in_a_ragged_batch_equals_generate(family: str) -> None:
     model = build(family)
     prompts = prompts_of(np.random.default_rng(0), (3, 11, 1, 20, 7))
@@ -143,7 +145,9 @@ def test_steps_account_for_every_token() -> None:
     prompts = prompts_of(np.random.default_rng(4), (5, 6, 7))
     plain = decode(verifier(model), None, prompts, GREEDY, batch_size=3).decoded
     known = {tuple(prompt): each.tokens for prompt, each in zip(prompts, plain, strict=True)}
-    got: list[Decoded] = decode(verifier(model), NoisyOracle(6, known, 0.1), prompts, GREEDY, batch_size=3).decoded
+    got: list[Decoded] = decode(
+        verifier(model), NoisyOracle(6, known, 0.1), prompts, GREEDY, batch_size=3
+    ).decoded
     for each in got:
         assert 1 + sum(each.steps[:-1]) < len(each.tokens) <= 1 + sum(each.steps)
 
@@ -163,7 +167,9 @@ def test_a_target_with_recurrent_layers_is_refused() -> None:
 def test_sampling_is_lossless_in_distribution_and_a_lossy_rule_is_caught() -> None:
     """Chi-square on the joint of the first three tokens against the target's own probabilities."""
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**(SHAPE | {"vocab_size": 4, "hidden_size": 16, "num_hidden_layers": 1}))).eval()
+    model = LlamaForCausalLM(
+        LlamaConfig(**(SHAPE | {"vocab_size": 4, "hidden_size": 16, "num_hidden_layers": 1}))
+    ).eval()
     for parameter in model.parameters():
         parameter.data.mul_(6)
     samples, prompt = 20_000, [1, 2]

@@ -50,7 +50,11 @@ def test_rates_of_splits_are_those_of_the_slower_side() -> None:
 
 
 def test_a_gpu_that_buys_nothing_is_left_out() -> None:
-    splits = [each for each in all_splits(rates(6.0, 1.0), stretch(), 8, 10**9, 4) if not each.colocated and each.drafters == 1]
+    splits = [
+        each
+        for each in all_splits(rates(6.0, 1.0), stretch(), 8, 10**9, 4)
+        if not each.colocated and each.drafters == 1
+    ]
     chosen, why = recommend(splits)
     assert (chosen.targets, chosen.drafters) == (6, 1)
     assert "1 fewer GPUs, saving" in why or "is the fastest" in why

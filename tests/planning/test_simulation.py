@@ -27,7 +27,9 @@ def machine(work: Work, targets: int, drafters: int, send: int, receive: int, st
     """Event-driven oracle: agents that poll their own queues whenever anything changed."""
     cells = len(work.step_C)
     of_target: list[list[int]] = [[c for c in range(cells) if work.target_C[c] == t] for t in range(targets)]
-    of_drafter: list[list[int]] = [[c for c in range(cells) if work.drafter_C[c] == d] for d in range(drafters)]
+    of_drafter: list[list[int]] = [
+        [c for c in range(cells) if work.drafter_C[c] == d] for d in range(drafters)
+    ]
     steps = sorted(set(work.step_C.tolist()))
     left = {s: int((work.step_C == s).sum()) for s in steps}
     pair = lambda c: (int(work.target_C[c]), int(work.drafter_C[c]))  # noqa: E731
@@ -129,11 +131,21 @@ def test_every_second_of_a_drafter_is_accounted_for() -> None:
 def test_a_slow_drafter_blocks_the_targets_and_a_slow_target_starves_the_drafter() -> None:
     cells = 64
     one = np.ones(cells)
-    even = Work(np.arange(cells) // 4, np.arange(cells) % 2, np.zeros(cells, int), one, one, 0 * one, np.full(cells, 10))
+    even = Work(
+        np.arange(cells) // 4,
+        np.arange(cells) % 2,
+        np.zeros(cells, int),
+        one,
+        one,
+        0 * one,
+        np.full(cells, 10),
+    )
     slow_drafter = play(even, 2, 1, send_places=1, receive_places=1, step_seconds=0.0)
     assert slow_drafter.total_seconds == pytest.approx(cells + 1)
     assert slow_drafter.target_full_T.sum() > 0.4 * cells
-    alone = Work(even.step_C, np.zeros(cells, int), even.drafter_C, 4 * one, one, 0 * one, even.useful_tokens_C)
+    alone = Work(
+        even.step_C, np.zeros(cells, int), even.drafter_C, 4 * one, one, 0 * one, even.useful_tokens_C
+    )
     starved = play(alone, 1, 1, send_places=1, receive_places=1, step_seconds=0.0)
     assert starved.total_seconds == pytest.approx(4 * cells + 1)
     assert starved.drafter_empty_D[0] > 0.7 * starved.total_seconds
@@ -165,7 +177,9 @@ def test_colocated_ranks_meet_once_a_step() -> None:
 )
 def test_an_impossible_topology_is_refused(change: dict[str, int], said: str) -> None:
     nothing = np.zeros(2)
-    work = Work(np.zeros(2, int), np.array([0, 1]), np.zeros(2, int), nothing, nothing, nothing, np.ones(2, int))
+    work = Work(
+        np.zeros(2, int), np.array([0, 1]), np.zeros(2, int), nothing, nothing, nothing, np.ones(2, int)
+    )
     arguments = {"num_targets": 2, "num_drafters": 1, "send_places": 1, "receive_places": 1} | change
     with pytest.raises(ValueError, match=said):
         play(work, step_seconds=0.0, **arguments)
@@ -173,6 +187,8 @@ def test_an_impossible_topology_is_refused(change: dict[str, int], said: str) ->
 
 def test_steps_out_of_order_are_refused() -> None:
     nothing = np.zeros(2)
-    work = Work(np.array([1, 0]), np.zeros(2, int), np.zeros(2, int), nothing, nothing, nothing, np.ones(2, int))
+    work = Work(
+        np.array([1, 0]), np.zeros(2, int), np.zeros(2, int), nothing, nothing, nothing, np.ones(2, int)
+    )
     with pytest.raises(ValueError, match="step_C must not decrease"):
         play(work, 1, 1, send_places=1, receive_places=1, step_seconds=0.0)

@@ -34,7 +34,9 @@ class Cluster:
 
     def run(self, *command: str, timeout: float = 60) -> str:
         """Run a command of SLURM and give what it printed."""
-        done = subprocess.run(command, env=self.environment, timeout=timeout, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, env=self.environment, timeout=timeout, capture_output=True, text=True, check=True
+        )
         return done.stdout
 
     def kill_node(self, name: str) -> None:
@@ -52,12 +54,23 @@ class Cluster:
 
     def start_node(self, name: str) -> None:
         """Bring a node back."""
-        subprocess.run(["slurmd", "-N", name, "-f", self.folder / "slurm.conf"], env=self.environment, check=True, timeout=30)
-        subprocess.run(["scontrol", "update", f"nodename={name}", "state=resume"], env=self.environment, timeout=30)
+        subprocess.run(
+            ["slurmd", "-N", name, "-f", self.folder / "slurm.conf"],
+            env=self.environment,
+            check=True,
+            timeout=30,
+        )
+        subprocess.run(
+            ["scontrol", "update", f"nodename={name}", "state=resume"], env=self.environment, timeout=30
+        )
 
     def stop(self) -> None:
         """End all daemons."""
-        for pid_file in [*self.folder.glob("slurmd-*.pid"), self.folder / "slurmctld.pid", self.folder / "munged.pid"]:
+        for pid_file in [
+            *self.folder.glob("slurmd-*.pid"),
+            self.folder / "slurmctld.pid",
+            self.folder / "munged.pid",
+        ]:
             _end(pid_file, signal.SIGTERM)
 
 
@@ -107,15 +120,21 @@ PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP OverSubscri
     cluster = Cluster(folder, environment)
     subprocess.run(["slurmctld", "-f", folder / "slurm.conf"], env=environment, check=True, timeout=30)
     for name in ("n1", "n2"):
-        subprocess.run(["slurmd", "-N", name, "-f", folder / "slurm.conf"], env=environment, check=True, timeout=30)
+        subprocess.run(
+            ["slurmd", "-N", name, "-f", folder / "slurm.conf"], env=environment, check=True, timeout=30
+        )
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end:
-        state = subprocess.run(["sinfo", "-h", "-o", "%T %D"], env=environment, capture_output=True, text=True, timeout=30)
+        state = subprocess.run(
+            ["sinfo", "-h", "-o", "%T %D"], env=environment, capture_output=True, text=True, timeout=30
+        )
         if state.stdout.strip() == "idle 2":
             return cluster
         time.sleep(0.5)
     cluster.stop()
-    raise TimeoutError(f"the nodes did not become idle in {START_SECONDS} s: {state.stdout}{state.stderr}; logs lie in {folder}")
+    raise TimeoutError(
+        f"the nodes did not become idle in {START_SECONDS} s: {state.stdout}{state.stderr}; logs lie in {folder}"
+    )
 
 
 def _start_munge(folder: Path) -> None:
