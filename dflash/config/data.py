@@ -14,7 +14,9 @@ class Source(Section):
     """Name of the source in files, tables and figures. Letters, digits, `_`, `.`, `-`."""
     location: str = Field(min_length=1)
     """`builtin:stdlib`, `hub:OWNER/NAME`, or a file, folder or glob (JSONL plain, gz or zst; Parquet; Arrow; text)."""
-    dialect: Literal["auto", "messages", "sharegpt", "prompt_response", "instruction", "tokens", "text"] = "auto"
+    dialect: Literal["auto", "messages", "sharegpt", "prompt_response", "instruction", "tokens", "text"] = (
+        "auto"
+    )
     """Shape of a row. `auto` finds it from the rows and shows it."""
     hub_split: str = "train"
     """Split of a hub data set."""
@@ -25,9 +27,7 @@ class Source(Section):
 class Data(Section):
     """From conversations to samples."""
 
-    sources: list[Source] = Field(
-        default=[Source(name="stdlib", location="builtin:stdlib")], min_length=1
-    )
+    sources: list[Source] = Field(default=[Source(name="stdlib", location="builtin:stdlib")], min_length=1)
     """The sources, in the order in which their samples are numbered."""
     identity: Literal["content", "stat"] = "content"
     """How source files are known: by sha256 of the content, or by size and mtime where they are too large to hash."""
