@@ -1,4 +1,4 @@
-"""Commands beside the pipeline: `python -m dflash why|fresh|gc|adopt`, called in the folder of the results."""
+"""Commands beside the pipeline: `python -m dflash why|fresh|gc|adopt|watch`, called in the folder of the results."""
 
 import argparse
 import sys
@@ -8,6 +8,7 @@ from dflash.store.adoption import adopt
 from dflash.store.clearing import ask_afresh, collect
 from dflash.store.forecast import in_time
 from dflash.store.reason import explanations
+from dflash.store.request import STORE
 
 PROJECT = Path(__file__).parents[1]
 SCRIPTS = "workflow_scripts"
@@ -49,6 +50,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     adopted.add_argument("experiment")
     adopted.set_defaults(run=_adopt)
+
+    watched = commands.add_parser("watch", help="the trainings in progress: loss, speed, balance, verdict")
+    watched.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="between two looks; 5")
+    watched.add_argument("--once", action="store_true", help="look once")
+    watched.set_defaults(run=_watch)
     return parser
 
 
@@ -73,6 +79,16 @@ def _gc(arguments: argparse.Namespace) -> None:
 
 def _adopt(arguments: argparse.Namespace) -> None:
     print(adopt(arguments.experiment, PROJECT, SCRIPTS))
+
+
+def _watch(arguments: argparse.Namespace) -> None:
+    # Drawing needs numpy; the other commands start without it.
+    from dflash.report.live import watch
+
+    try:
+        watch(STORE, max(0.5, arguments.every), once=arguments.once)
+    except KeyboardInterrupt:
+        return
 
 
 if __name__ == "__main__":

@@ -190,7 +190,10 @@ def prepare():
     """Bring every request up to date; nothing is written where nothing changed."""
     wanted = [each for experiment in SETTINGS for each in wanted_of(experiment)]
     if (Path(workflow.basedir) / SCRIPTS / "draw_comparison.py").exists():
-        wanted.append(Wanted("draw_comparison", SETTINGS[EXPERIMENT]))
+        compared = {
+            name: {key: value for key, value in each.items() if key != "runtime"} for name, each in SETTINGS.items()
+        }
+        wanted.append(Wanted("draw_comparison", {"experiments": compared}))
     identity = SETTINGS[EXPERIMENT]["data"]["identity"]
     for line in bring_up_to_date(wanted, Path(workflow.basedir), SCRIPTS, identity):
         print(f"warning: {line}", file=sys.stderr, flush=True)

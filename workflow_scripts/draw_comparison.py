@@ -9,7 +9,9 @@ def work(stage: Stage) -> None:
     """Write comparison.html, and its figures as SVG and PNG."""
     from dflash.report.comparison_page import draw_comparison_page
 
-    draw_comparison_page(stage.settings["experiments"], stage.inputs["fit"], stage.inputs["evaluate"], stage.folder)
+    # In the order of the config: the first one is what the others are compared with.
+    settings = {name: stage.settings["experiments"][name] for name in stage.inputs["fit"]}
+    draw_comparison_page(settings, stage.inputs["fit"], stage.inputs["evaluate"], stage.folder)
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ def draw_positions(theme: Theme, lines: Mapping[str, tuple[NDArray, NDArray]]) -
     ax.set_ylim(0, 1)
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    label(theme, ax, x="slot of the block (1 follows the anchor)", y="accepted, given all before were")
+    label(theme, ax, x="slot of the block (1 follows the anchor)", y="accepted, if reached")
     legend(
         theme,
         ax,

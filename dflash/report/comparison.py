@@ -57,12 +57,16 @@ def difference(first: Measured, second: Measured) -> Difference:
         ValueError: the sides were measured on different numbers of prompts.
     """
     value = float(second.values_R.mean() - first.values_R.mean())
-    seeds = [(_variance(side.values_R) / len(side.values_R), len(side.values_R) - 1) for side in (first, second)]
+    seeds = [
+        (_variance(side.values_R) / len(side.values_R), len(side.values_R) - 1) for side in (first, second)
+    ]
     prompts = _prompt_term(first, second)
     known = [term for term in (*seeds, prompts) if term is not None and term[1] > 0 and term[0] > 0]
     variance = sum(term for term, _ in known)
     from_prompts = math.sqrt(prompts[0]) if prompts is not None else math.nan
-    from_seeds = math.sqrt(sum(term for term, _ in seeds)) if all(freedom > 0 for _, freedom in seeds) else math.nan
+    from_seeds = (
+        math.sqrt(sum(term for term, _ in seeds)) if all(freedom > 0 for _, freedom in seeds) else math.nan
+    )
     if math.isnan(from_seeds):
         return Difference(value, math.nan, math.nan, math.nan, from_seeds, from_prompts)
     if variance == 0:
@@ -70,7 +74,9 @@ def difference(first: Measured, second: Measured) -> Difference:
     freedom = variance**2 / sum(term**2 / each for term, each in known)
     error = math.sqrt(variance)
     reach = quantile(1 - LEVEL, freedom) * error
-    return Difference(value, value - reach, value + reach, two_sided(value / error, freedom), from_seeds, from_prompts)
+    return Difference(
+        value, value - reach, value + reach, two_sided(value / error, freedom), from_seeds, from_prompts
+    )
 
 
 def _variance(values: NDArray[np.float64]) -> float:
@@ -89,7 +95,9 @@ def _prompt_term(first: Measured, second: Measured) -> tuple[float, int] | None:
     return (_variance(apart) / len(apart), len(apart) - 1) if len(apart) > 1 else None
 
 
-def findings(differences: Mapping[str, Difference], num_seeds: Sequence[int], less_is_better: Sequence[str]) -> dict[str, Finding]:
+def findings(
+    differences: Mapping[str, Difference], num_seeds: Sequence[int], less_is_better: Sequence[str]
+) -> dict[str, Finding]:
     """What may be said of each quantity.
 
     Args:

@@ -23,7 +23,9 @@ class Curves:
     acceptance: NDArray[np.float64]
 
 
-def draw_curves(theme: Theme, sides: Mapping[str, Sequence[Curves]], common: float, *, by_time: bool) -> Figure:
+def draw_curves(
+    theme: Theme, sides: Mapping[str, Sequence[Curves]], common: float, *, by_time: bool
+) -> Figure:
     """Held-out loss and acceptance of every run over useful tokens, or over time.
 
     Args:

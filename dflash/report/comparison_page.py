@@ -18,7 +18,10 @@ LESS_IS_BETTER = ("held-out loss (nats)",)
 
 
 def draw_comparison_page(
-    settings: Mapping[str, Mapping[str, Any]], fits: Mapping[str, Path], evaluations: Mapping[str, Path], folder: Path
+    settings: Mapping[str, Mapping[str, Any]],
+    fits: Mapping[str, Path],
+    evaluations: Mapping[str, Path],
+    folder: Path,
 ) -> Path:
     """Draw `comparison.html` and `figures/` in a folder.
 
@@ -48,7 +51,9 @@ def draw_comparison_page(
         _pareto_section(figures, sides, measured),
         _runs_section(sides),
     ]
-    lead = element("p", f"{len(runs)} experiments in {len(sides)} sides; a side is what differs in seeds alone.")
+    lead = element(
+        "p", f"{len(runs)} experiments in {len(sides)} sides; a side is what differs in seeds alone."
+    )
     page = folder / "comparison.html"
     write_page(page, "Comparison of experiments", lead, sections)
     return page
@@ -61,7 +66,9 @@ def _differences_section(sides: Sequence[Side]) -> Markup:
     return section("differences", "What differs", body)
 
 
-def _findings_section(sides: Sequence[Side], common: float, measured: Mapping[str, Mapping[str, Measured]]) -> Markup:
+def _findings_section(
+    sides: Sequence[Side], common: float, measured: Mapping[str, Mapping[str, Measured]]
+) -> Markup:
     first = sides[0]
     rows: list[list[object]] = []
     for side in sides[1:]:
@@ -69,10 +76,14 @@ def _findings_section(sides: Sequence[Side], common: float, measured: Mapping[st
         found = {name: difference(values[first.name], values[side.name]) for name, values in measured.items()}
         said = findings(found, counts, LESS_IS_BETTER)
         for name, each in found.items():
-            here, there = (float(measured[name][each_side.name].values_R.mean()) for each_side in (first, side))
+            here, there = (
+                float(measured[name][each_side.name].values_R.mean()) for each_side in (first, side)
+            )
             known = np.isfinite(each.lower)
             span = f"{each.lower:+.3g} to {each.upper:+.3g}" if known else "unknown"
-            rows.append([side.name, name, f"{here:.4g}", f"{there:.4g}", f"{each.value:+.3g}", span, said[name]])
+            rows.append(
+                [side.name, name, f"{here:.4g}", f"{there:.4g}", f"{each.value:+.3g}", span, said[name]]
+            )
     how = element(
         "p",
         f"Each side against {first.name}. Curves are compared at {compact(common)} useful tokens, the most that all reach. Intervals "
@@ -83,8 +94,16 @@ def _findings_section(sides: Sequence[Side], common: float, measured: Mapping[st
     )
     header = ["side", "quantity", first.name, "this side", "difference", "95 % interval", "finding"]
     unpaired = [run.name for side in sides for run in side.runs if not run.paired]
-    warning = [element("p", f"Unpaired, as the cap of anchors cut some: {', '.join(unpaired)}.")] if unpaired else []
-    body = table(header, rows, numbers=[2, 3, 4, 5]) if rows else element("p", "There is one side; nothing to compare.")
+    warning = (
+        [element("p", f"Unpaired, as the cap of anchors cut some: {', '.join(unpaired)}.")]
+        if unpaired
+        else []
+    )
+    body = (
+        table(header, rows, numbers=[2, 3, 4, 5])
+        if rows
+        else element("p", "There is one side; nothing to compare.")
+    )
     return section("findings", "Findings", how, body, *warning)
 
 
@@ -113,7 +132,9 @@ def _label(side: Side) -> str:
     return side.name if len(side.runs) == 1 else f"{side.name} ({len(side.runs)} seeds)"
 
 
-def _pareto_section(figures: Path, sides: Sequence[Side], measured: Mapping[str, Mapping[str, Measured]]) -> Markup:
+def _pareto_section(
+    figures: Path, sides: Sequence[Side], measured: Mapping[str, Mapping[str, Measured]]
+) -> Markup:
     panels = {}
     sentences = []
     speed = measured["useful tokens/s"]
@@ -155,9 +176,9 @@ def _runs_section(sides: Sequence[Side]) -> Markup:
         "experiment",
         "side",
         "useful tokens/s",
-        "padding efficiency",
-        "held-out loss, last (nats)",
-        "teacher-forced acceptance, last",
+        "padding",
+        "last held-out loss (nats)",
+        "last forced acceptance",
         "decoded acceptance",
     ]
     return section("runs", "All experiments", table(header, rows, numbers=range(2, 7)))

@@ -68,6 +68,8 @@ def draw_experiment_page(experiment: Experiment, folder: Path) -> Path:
     run = read_run(stages["fit"])
     acceptance = read_table(stages["evaluate"] / "acceptance.parquet", ACCEPTANCE_COLUMNS)
     positions = read_table(stages["evaluate"] / "positions.parquet", POSITION_COLUMNS)
+    speed = read_table(stages["evaluate"] / "measured" / "speed.parquet", SPEED_COLUMNS)
+    decodes = read_decodes(stages["evaluate"] / "decodes.jsonl")
     settings = experiment.settings
     verdict = judge(run.history(boundaries["widths"], quality["steps"] or None))
     sections = [
@@ -76,15 +78,8 @@ def draw_experiment_page(experiment: Experiment, folder: Path) -> Path:
         loss_section(figures, run, verdict, boundaries["widths"], settings["training"].get("clip_norm")),
         heldout_section(figures, run),
         machine_section(figures, run),
-        acceptance_section(
-            figures,
-            acceptance,
-            positions,
-            read_table(stages["evaluate"] / "measured" / "speed.parquet", SPEED_COLUMNS),
-        ),
-        decodes_section(
-            read_decodes(stages["evaluate"] / "decodes.jsonl"), settings["report"]["sample_decodes"]
-        ),
+        acceptance_section(figures, acceptance, positions, speed),
+        decodes_section(decodes, settings["report"]["sample_decodes"]),
         config_section(settings),
         provenance_section(experiment),
     ]

@@ -15,7 +15,7 @@ def compact(value: float | None, unit: str = "") -> str:
     size = abs(value)
     for limit, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if size >= limit:
-            return f"{value / limit:.3g}{letter}{unit and ' '}{unit}"
+            return f"{value / limit:.3g}{unit and ' '}{letter}{unit}"
     return f"{value:.3g}{unit and ' '}{unit}"
 
 

@@ -2,9 +2,9 @@
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +56,13 @@ def read_experiment(name: str, settings: Mapping[str, Any], fit: Path, evaluate:
         ValueError: a table is missing or lacks a column.
     """
     record = read_run(fit)
-    useful, padded = (float(numbers(record.metrics, column).sum()) for column in ("useful_tokens", "padded_tokens"))
+    useful, padded = (
+        float(numbers(record.metrics, column).sum()) for column in ("useful_tokens", "padded_tokens")
+    )
     seconds = float(np.nansum(numbers(record.metrics, "seconds")))
-    decodes = [json.loads(line) for line in (evaluate / "decodes.jsonl").read_text(encoding="utf-8").splitlines()]
+    decodes = [
+        json.loads(line) for line in (evaluate / "decodes.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     # The first run is the prefill's token, which no verifying forward committed.
     committed = [each["runs"][1:] for each in decodes]
     return Run(
@@ -104,7 +108,10 @@ def sides_of(runs: Sequence[Run]) -> list[Side]:
         groups.setdefault(same, []).append(run)
     sides = []
     for group in groups.values():
-        shared = os.path.commonprefix([run.name for run in group]).rstrip("-_")
+        columns = zip(*(run.name for run in group), strict=False)
+        shared = "".join(
+            letters[0] for letters in takewhile(lambda letters: len(set(letters)) == 1, columns)
+        ).rstrip("-_")
         taken = {side.name for side in sides}
         name = shared if len(group) > 1 and shared and shared not in taken else group[0].name
         sides.append(Side(name, group))
@@ -130,7 +137,9 @@ def quantities(sides: Sequence[Side]) -> tuple[float, dict[str, dict[str, Measur
         decoded = np.array([run.acceptance for run in side.runs])
         found.setdefault("held-out loss (nats)", {})[side.name] = Measured(loss)
         found.setdefault("teacher-forced acceptance length (tokens)", {})[side.name] = Measured(forced)
-        found.setdefault("decoded acceptance length (tokens)", {})[side.name] = Measured(decoded, by_prompt(side.runs))
+        found.setdefault("decoded acceptance length (tokens)", {})[side.name] = Measured(
+            decoded, by_prompt(side.runs)
+        )
         found.setdefault("useful tokens/s", {})[side.name] = Measured(speed)
     return common, found
 
@@ -144,7 +153,8 @@ def by_prompt(runs: Sequence[Run]) -> NDArray[np.float64] | None:
     if len({len(run.tokens_P) for run in runs}) != 1 or not len(runs[0].tokens_P):
         return None
     rows = [
-        run.acceptance + (run.tokens_P - run.acceptance * run.forwards_P) / max(1e-9, float(run.forwards_P.mean()))
+        run.acceptance
+        + (run.tokens_P - run.acceptance * run.forwards_P) / max(1e-9, float(run.forwards_P.mean()))
         for run in runs
     ]
     return np.stack(rows)

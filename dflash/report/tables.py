@@ -66,7 +66,7 @@ def read_record(path: Path, keys: Iterable[str] = ()) -> dict[str, Any]:
         raise ValueError(f"{path} holds a {type(record).__name__}, not an object")
     lacking = [key for key in keys if key not in record]
     if lacking:
-        raise ValueError(f"{path} has no key {lacking[0]!r}; it has {', '.join(record)}")
+        raise ValueError(f"{path} has no key {lacking[0]!r}; it has {', '.join(record) or 'nothing'}")
     return record
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 WIDTH_INCHES = 7.0
@@ -34,6 +36,8 @@ class Theme:
     """Colors of series, in order."""
     bad: str
     """What needs attention."""
+    shades: tuple[float, float]
+    """The part of `cividis` that stands out from the background."""
 
     def series_color(self, number: int) -> str:
         """The color of a series; they repeat after the last."""
@@ -46,7 +50,8 @@ class Theme:
     def bucket_colors(self, num_buckets: int) -> list[Any]:
         """One color a bucket, from narrow to wide."""
         shades = matplotlib.colormaps["cividis"]
-        return [shades(0.08 + 0.88 * k / max(1, num_buckets - 1)) for k in range(num_buckets)]
+        low, high = self.shades
+        return [shades(low + (high - low) * k / max(1, num_buckets - 1)) for k in range(num_buckets)]
 
 
 LIGHT = Theme(
@@ -56,6 +61,7 @@ LIGHT = Theme(
     faint="#c9ced6",
     series=("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"),
     bad="#b3261e",
+    shades=(0.0, 0.9),
 )
 DARK = Theme(
     name="dark",
@@ -64,6 +70,7 @@ DARK = Theme(
     faint="#454b56",
     series=("#56b4e9", "#ff9d5c", "#35c9a0", "#e3a3c6", "#9ec9ff", "#f0e442"),
     bad="#ff8a80",
+    shades=(0.3, 1.0),
 )
 THEMES = (LIGHT, DARK)
 
@@ -136,11 +143,13 @@ def save(figure: Figure, folder: Path, stem: str) -> str:
     Returns:
         The SVG as a `data:` address, for a page that needs no other file.
     """
+    drawing, picture = io.BytesIO(), io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": stem, "text.parse_math": False}):
-        drawing = io.BytesIO()
-        figure.savefig(drawing, format="svg", metadata={"Date": None})
-        picture = io.BytesIO()
-        figure.savefig(picture, format="png", dpi=144, metadata={"Software": None})
+        # `Figure.savefig` would draw each format twice and lay out each time.
+        FigureCanvasSVG(figure).print_svg(drawing, metadata={"Date": None})
+        figure.set_layout_engine("none")
+        figure.set_dpi(144)
+        FigureCanvasAgg(figure).print_png(picture, metadata={"Software": None})
     for suffix, content in ((".svg", drawing.getvalue()), (".png", picture.getvalue())):
         write_bytes(folder / (stem + suffix), content)
     return "data:image/svg+xml;base64," + base64.b64encode(drawing.getvalue()).decode("ascii")
