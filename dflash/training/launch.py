@@ -1,6 +1,5 @@
 """From a job to its ranks: what is checked before anything is loaded, and how the processes start."""
 
-import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -8,14 +7,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
-from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from dflash.store.lease import acquire
+from dflash.training.agent import run_agent
 from dflash.training.job import Job
+from dflash.training.nodes import launch_on_nodes
 from dflash.training.rank import device_of, run_rank
-from dflash.training.stopping import SIGNAL_STATUS, WALL_TIME_STATUS, Stopping
+from dflash.training.stopping import Stopping
 from dflash.transfer.roles import Topology
 
 # Another training on the same card is waited for; it may take days.
@@ -70,29 +68,6 @@ def cards(job: Job, topology: Topology) -> Iterator[None]:
 def _launch_ranks(job: Job, topology: Topology) -> int:
     path = job.state / "job.json"
     job.save(path)
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=topology.num_ranks,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=0,
-        monitor_interval=0.2,
-        shutdown_timeout=30,
-    )
-    try:
-        elastic_launch(config, sys.executable)("-m", "dflash.training.rank", str(path))
-    except ChildFailedError as error:
-        statuses = {failure.exitcode for failure in error.failures.values()}
-        for status in (WALL_TIME_STATUS, SIGNAL_STATUS):
-            if status in statuses:
-                return status
-        who = "; ".join(
-            f"{topology.name(number)} ended with {failure.exitcode}"
-            for number, failure in sorted(error.failures.items())
-        )
-        raise ValueError(f"training failed: {who}; its last words stand above") from None
-    except SignalException:
-        return SIGNAL_STATUS
-    return 0
+    if job.runtime.num_nodes > 1:
+        return launch_on_nodes(path, job.runtime.num_nodes)
+    return run_agent(path, topology, 1, "localhost:0", uuid.uuid4().hex)
