@@ -127,6 +127,7 @@ TRAIN = (
     "draw_report",
 )
 ADVISE = (*PLAN, "measure_rates")
+LOOK = (*PLAN[:3], "report_data", "draw_data_report")
 
 
 @functools.cache
@@ -175,7 +176,7 @@ def wanted_source(experiment, stage, source, found):
 def wanted_of(experiment):
     """Every stage of an experiment, as the config wants it."""
     found = identities(experiment)
-    for stage in dict.fromkeys((*TRAIN, *ADVISE)):
+    for stage in dict.fromkeys((*TRAIN, *ADVISE, *LOOK)):
         if not (Path(workflow.basedir) / SCRIPTS / f"{stage}.py").exists():
             continue
         for path in map(Path, outputs(experiment, [stage])):

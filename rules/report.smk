@@ -1,4 +1,16 @@
-"""The page of an experiment and the page that compares all."""
+"""The pages: on the data, on an experiment, on all experiments."""
+
+
+rule draw_data_report:
+    input:
+        request="results/{experiment}/.request/draw_data_report.json",
+        report_data="results/{experiment}/report_data.json",
+    output:
+        "results/{experiment}/draw_data_report.json",
+    log:
+        "logs/{experiment}/draw_data_report.log",
+    shell:
+        command("draw_data_report", "report_data")
 
 
 rule draw_report:

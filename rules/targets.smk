@@ -24,4 +24,4 @@ rule advise:
 
 rule data_report:
     input:
-        outputs(EXPERIMENT, [*PLAN[:3], "report_data"]),
+        outputs(EXPERIMENT, LOOK),

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, PercentFormatter
 from numpy.typing import NDArray
 
-from dflash.report.theme import Theme, canvas, hatches, label, legend, note
+from dflash.report.theme import Theme, canvas, hatches, label, legend, note, whole_numbers
 
 Interval = tuple[float, float, float]
 """A value with the lower and the upper end of its interval; the ends are NaN where they are unknown."""
@@ -44,7 +44,6 @@ def draw_heldout(
     label(theme, right, x="useful tokens", y="right tokens", title="accuracy by slot")
     if accuracy_by_slot:
         legend(theme, right, title="slot", fontsize=7, ncols=2)
-        right.get_legend().get_title().set(color=theme.ink, fontsize=8)
     return figure
 
 
@@ -120,7 +119,7 @@ def draw_positions(theme: Theme, lines: Mapping[str, tuple[NDArray, NDArray]]) -
             label=name,
         )
     ax.set_ylim(0, 1)
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    whole_numbers(ax)
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     label(theme, ax, x="slot of the block (1 follows the anchor)", y="accepted, if reached")
     legend(

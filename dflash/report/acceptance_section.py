@@ -84,7 +84,7 @@ def acceptance_section(
                 caption="How far into a block the drafter can be trusted.",
             )
         )
-    rows = [
+    cells = [
         (
             row["drafter"],
             f"{row['temperature']:g}",
@@ -96,7 +96,7 @@ def acceptance_section(
     ]
     header = ["drafter", "temperature", "prompts", "definition", "tokens per target forward (95 %)"]
     return section(
-        "acceptance", "Acceptance", *parts, table(header, rows, numbers=[1, 4]), _speed_table(speed)
+        "acceptance", "Acceptance", *parts, table(header, cells, numbers=[1, 4]), _speed_table(speed)
     )
 
 

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
-from dflash.report.theme import Theme, canvas, label, legend, note
+from dflash.report.theme import Theme, canvas, label, legend, note, whole_numbers
 
 NUM_BINS = 60
 MAX_STEPS = 120
@@ -93,7 +93,7 @@ def draw_bucket_curve(
             label=name,
         )
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    whole_numbers(ax)
     label(theme, ax, x="buckets (number of shapes)", y="useful / padded tokens")
     legend(theme, ax, loc="lower right")
     return figure
@@ -146,7 +146,7 @@ def step_composition(
     steps, place = np.unique(step, return_inverse=True)
     width = int(bucket.max()) + 1 if len(bucket) else 0
     sums = np.bincount(place * width + bucket, weights=tokens, minlength=len(steps) * width)
-    return steps, sums.reshape(len(steps), width)
+    return steps, sums.astype(np.float64).reshape(len(steps), width)
 
 
 def draw_composition(
@@ -199,5 +199,4 @@ def draw_composition(
         ncols=columns,
         fontsize=7.5,
     )
-    ax.get_legend().get_title().set(color=theme.ink, fontsize=8)
     return figure

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -38,7 +39,7 @@ def draw_curves(
     for number, (name, runs) in enumerate(sides.items()):
         for place, run in enumerate(runs):
             x = run.seconds if by_time else run.tokens
-            look = {
+            look: dict[str, Any] = {
                 "color": theme.series_color(number),
                 "linestyle": theme.line_style(number),
                 "marker": MARKERS[number % len(MARKERS)],

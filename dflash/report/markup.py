@@ -41,7 +41,7 @@ caption {{ text-align: left; font-size: .87rem; padding-bottom: .3rem; }}
 .healthy {{ border-color: var(--good); }} .watch {{ border-color: var(--watch); }} .unhealthy {{ border-color: var(--bad); }}
 .healthy b {{ color: var(--good); }} .watch b {{ color: var(--watch); }} .unhealthy b {{ color: var(--bad); }}
 pre {{ background: var(--panel); padding: .7rem; white-space: pre-wrap; font-size: .85rem; overflow-wrap: anywhere; }}
-pre .run {{ border-radius: .15rem; padding: .05rem 0; border-bottom: 2px solid var(--back); color: #14161a; }}
+pre .run {{ border-radius: .15rem; padding: .05rem 0; border-bottom: 2px solid var(--faint); }}
 pre .on {{ background: rgba(86, 180, 233, .35); }}
 details summary {{ cursor: pointer; }}
 @media print {{ body {{ max-width: none; padding: 0; font-size: 10.5pt; }} figure, table, .verdict {{ break-inside: avoid; }}

@@ -106,7 +106,7 @@ def sides_of(runs: Sequence[Run]) -> list[Side]:
     for run in runs:
         same = tuple(sorted((name, value) for name, value in run.settings.items() if name not in SEEDS))
         groups.setdefault(same, []).append(run)
-    sides = []
+    sides: list[Side] = []
     for group in groups.values():
         columns = zip(*(run.name for run in group), strict=False)
         shared = "".join(

@@ -7,7 +7,6 @@ line style, and buckets take the colors of `cividis`, whose lightness grows even
 import base64
 import io
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
@@ -18,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 WIDTH_INCHES = 7.0
 
@@ -114,7 +114,13 @@ def label(theme: Theme, ax: Axes, *, x: str, y: str, title: str = "") -> None:
 def legend(theme: Theme, ax: Axes, **options: Any) -> None:
     """A legend without a frame, in the theme's ink."""
     settings = {"frameon": False, "fontsize": 8.5, "labelcolor": theme.ink} | options
-    ax.legend(**settings)
+    drawn = ax.legend(**settings)
+    drawn.get_title().set(color=theme.ink, fontsize=8)
+
+
+def whole_numbers(ax: Axes) -> None:
+    """Ticks of the x axis at whole numbers only."""
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def note(theme: Theme, ax: Axes, text: str) -> None:
@@ -163,7 +169,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     os.replace(part, path)
 
 
-def line_bins(values: Sequence[float], limit: int = 1500) -> list[slice]:
+def line_bins(length: int, limit: int = 1500) -> list[slice]:
     """Cut a long series into at most `limit` runs of equal length, so that a figure's size is bounded."""
-    size = max(1, -(-len(values) // limit))
-    return [slice(start, min(start + size, len(values))) for start in range(0, len(values), size)]
+    size = max(1, -(-length // limit))
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]

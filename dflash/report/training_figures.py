@@ -16,7 +16,7 @@ def draw_envelope(ax: Axes, x: NDArray, y: NDArray, color: str, name: str) -> No
 
     Up to 1,500 points every bin is one value. Bins without a finite value leave a gap.
     """
-    cuts = [cut for cut in line_bins(y) if np.isfinite(y[cut]).any()]
+    cuts = [cut for cut in line_bins(len(y)) if np.isfinite(y[cut]).any()]
     center = np.array([np.mean(x[cut]) for cut in cuts])
     middle = np.array([np.nanmean(np.where(np.isfinite(y[cut]), y[cut], np.nan)) for cut in cuts])
     ax.plot(center, middle, color=color, linewidth=0.8, alpha=0.75, label=name)

@@ -117,19 +117,21 @@ def judge(history: History, thresholds: Thresholds = Thresholds()) -> Verdict:
     fit = _fit(history)
     order, lag = _order(fit.length_T, history.period_steps)
     shares = _explained(fit)
-    measured = {
-        "explained_by_bucket": shares[0],
-        "explained_by_length": shares[1],
-        "trend": _line(fit.segment_step, fit.segment_loss, fit.half),
-        "bucket_trends": _bucket_trends(history, fit),
-        "order": order,
-        "order_lag": lag,
-        "loss_at_period": _at_period(fit, history.period_steps),
-        "segment_step": fit.segment_step,
-        "segment_loss": fit.segment_loss,
-    }
     level, cause, reason = _decide(history, fit, order, lag, shares[1], thresholds)
-    return Verdict(level=level, cause=cause, reason=reason, **measured)
+    return Verdict(
+        level=level,
+        cause=cause,
+        reason=reason,
+        explained_by_bucket=shares[0],
+        explained_by_length=shares[1],
+        trend=_line(fit.segment_step, fit.segment_loss, fit.half),
+        bucket_trends=_bucket_trends(history, fit),
+        order=order,
+        order_lag=lag,
+        loss_at_period=_at_period(fit, history.period_steps),
+        segment_step=fit.segment_step,
+        segment_loss=fit.segment_loss,
+    )
 
 
 @dataclass(frozen=True)
