@@ -192,7 +192,8 @@ def prepare():
     wanted = [each for experiment in SETTINGS for each in wanted_of(experiment)]
     if (Path(workflow.basedir) / SCRIPTS / "draw_comparison.py").exists():
         compared = {
-            name: {key: value for key, value in each.items() if key != "runtime"} for name, each in SETTINGS.items()
+            name: {key: value for key, value in each.items() if key != "runtime"}
+            for name, each in SETTINGS.items()
         }
         wanted.append(Wanted("draw_comparison", {"experiments": compared}))
     identity = SETTINGS[EXPERIMENT]["data"]["identity"]

@@ -142,7 +142,7 @@ def history(rows: Sequence[dict[str, Any]]) -> History:
 
 def sparkline(values: Sequence[float], width: int = 50) -> str:
     """A series as a line of bars, each the mean of its share of the series."""
-    parts = np.array_split(np.asarray(values, dtype=np.float64), min(width, len(values)))
+    parts = np.array_split(np.asarray(values, dtype=np.float64), max(1, min(width, len(values))))
     means = [
         float(np.mean(part[np.isfinite(part)])) if np.isfinite(part).any() else math.nan for part in parts
     ]
