@@ -18,6 +18,8 @@ TILE_BYTES = 8 << 20
 """Bytes of a tile of scores at most, unless one anchor alone needs more. Fits in caches, and bounds memory."""
 TILE_QUERIES = 512
 """Queries of a tile that products need to be efficient; more than that only multiplies columns that masks undo."""
+TILE_SCORES = 1 << 18
+"""Scores of a tile below which starting its products costs more than the columns that a smaller one would spare."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class _AnchorAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, query, key_context, value_context, key_block, value_block, rows, starts, anchors, scale, window):  # type: ignore[no-untyped-def]
         tiles = _Tiles(query, key_context, value_context, key_block, value_block, scale)
-        chunks = _chunks(rows, starts, anchors, window, query.shape[1], tiles.group)
+        chunks = _chunks(rows, starts, anchors, window, query.shape[1], tiles.group, query.shape[2])
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
         lse_ALN = query.new_empty(query.shape[:3], dtype=tiles.dtype)
         for chunk in chunks:
@@ -163,7 +165,7 @@ def _grouped(tensor_ALND: Tensor, group: int) -> Tensor:
     return tensor_ALND.unflatten(2, (-1, group)).permute(2, 0, 3, 1, 4)
 
 
-def _chunks(rows_A: Tensor, starts_A: Tensor, anchors_A: Tensor, window: int | None, block_size: int, group: int) -> list[_Chunk]:
+def _chunks(rows_A: Tensor, starts_A: Tensor, anchors_A: Tensor, window: int | None, block_size: int, group: int, num_heads: int) -> list[_Chunk]:
     """Runs of anchors of one document, cut so that a tile is efficient and few of its columns are masked."""
     rows, starts, anchors = rows_A.tolist(), starts_A.tolist(), anchors_A.tolist()
     chunks: list[_Chunk] = []
@@ -174,7 +176,8 @@ def _chunks(rows_A: Tensor, starts_A: Tensor, anchors_A: Tensor, window: int | N
             end += 1
         seen = max(1, max(anchors[first:end]) - starts[first])
         few = max(64, TILE_QUERIES * (end - first) // 512)
-        size = max(1, min(few, TILE_QUERIES, TILE_BYTES // (4 * seen)) // (block_size * group))
+        worthwhile = TILE_SCORES // (seen * num_heads * block_size)
+        size = max(1, worthwhile, min(few, TILE_QUERIES, TILE_BYTES // (4 * seen)) // (block_size * group))
         for begin in range(first, end, size):
             chosen = anchors[begin : min(begin + size, end)]
             low = starts[first] if window is None else max(starts[first], min(chosen) - window + 1)
