@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import yaml
+from snakemake.utils import update_config
 
 from dflash.config.root import resolve
 from dflash.report.comparison import MIN_SEEDS, Measured, common_tokens, difference, findings, value_at
@@ -61,9 +62,8 @@ def main() -> None:
 
 def read_sides(results: Path) -> list[Side]:
     """The finished runs of the proof's config, by policy."""
-    raw = yaml.safe_load((PROJECT / "config" / "config.yaml").read_text()) | yaml.safe_load(
-        CONFIG.read_text()
-    )
+    raw = yaml.safe_load((PROJECT / "config" / "config.yaml").read_text())
+    update_config(raw, yaml.safe_load(CONFIG.read_text()))
     _, settings = resolve(raw)
     runs = [
         read_experiment(

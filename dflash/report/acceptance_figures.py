@@ -33,7 +33,7 @@ def draw_heldout(
         right.plot(tokens, values, color=colors[number], linewidth=1.3, label=str(number + 1))
     for ax in (left, right):
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
-    right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    right.yaxis.set_major_formatter(PercentFormatter(1.0))
     label(
         theme,
         left,

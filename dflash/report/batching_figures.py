@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import LogLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from dflash.report.theme import Theme, canvas, label, legend, note, whole_numbers
@@ -57,7 +57,9 @@ def draw_lengths(
         ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         label(theme, ax, x="", y=y)
     lower.set_xscale("log")
+    lower.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     lower.xaxis.set_major_formatter("{x:,.0f}")
+    lower.xaxis.set_minor_formatter("")
     lower.set_xlabel("length of a sample (tokens, logarithmic)", color=theme.ink, fontsize=9.5)
     if len(widths):
         legend(theme, upper, loc="upper left")

@@ -37,7 +37,9 @@ def draw_data_page(tables: Path, folder: Path) -> Path:
     sources = read_table(tables / "sources.parquet", SOURCE_COLUMNS)
     lengths = read_table(tables / "lengths.parquet", LENGTH_COLUMNS)
     rejected = read_table(tables / "rejected.parquet", REJECTED_COLUMNS)
-    samples = [json.loads(line) for line in (tables / "samples.jsonl").read_text(encoding="utf-8").splitlines()]
+    samples = [
+        json.loads(line) for line in (tables / "samples.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     page = folder / "data.html"
     totals = {name: int(sources[name].sum()) for name in ("samples", "tokens", "supervised")}
     lead = facts(
@@ -77,7 +79,9 @@ def _sources_section(sources: pl.DataFrame) -> Markup:
 def _lengths_section(figures: Path, lengths: pl.DataFrame) -> Markup:
     parts = []
     for number, ((source,), rows) in enumerate(lengths.group_by(["source"], maintain_order=True)):
-        summed = rows.group_by("length").agg(pl.col("samples").sum()).filter(pl.col("length") > 0).sort("length")
+        summed = (
+            rows.group_by("length").agg(pl.col("samples").sum()).filter(pl.col("length") > 0).sort("length")
+        )
         if not len(summed):
             continue
         length, samples = (summed[name].cast(pl.Int64).to_numpy() for name in ("length", "samples"))
@@ -99,12 +103,16 @@ def _rejected_section(rejected: pl.DataFrame) -> Markup:
         (row["source"], row["reason"], count(row["rows"]), _cut(row["example"] or "", 300))
         for row in rejected.sort("rows", descending=True, maintain_order=True).iter_rows(named=True)
     ]
-    return section("rejected", "Rejected rows", table(["source", "reason", "rows", "an example"], rows, numbers=[2]))
+    return section(
+        "rejected", "Rejected rows", table(["source", "reason", "rows", "an example"], rows, numbers=[2])
+    )
 
 
 def _samples_section(samples: list[dict[str, Any]]) -> Markup:
     how = element("p", "Shaded: text that the drafter is trained on. The rest is only read.", class_="small")
-    return section("samples", "Samples", how, *(_sample(number, each) for number, each in enumerate(samples, start=1)))
+    return section(
+        "samples", "Samples", how, *(_sample(number, each) for number, each in enumerate(samples, start=1))
+    )
 
 
 def _sample(number: int, sample: dict[str, Any]) -> Markup:

@@ -125,6 +125,7 @@ def whole_numbers(ax: Axes) -> None:
 
 def note(theme: Theme, ax: Axes, text: str) -> None:
     """Say in an empty panel why it is empty."""
+    ax.set_yticks([])
     ax.text(
         0.5,
         0.5,

@@ -79,7 +79,7 @@ def draw_bucket_trends(
         ax.plot([middle], [place], marker="D" if low > 0 else "o", color=color)
     ax.axvline(0, color=theme.ink, linewidth=0.8)
     ax.set_yticks(range(len(names)), names)
-    ax.invert_yaxis()
+    ax.set_ylim(len(names) - 0.4, -0.6)
     label(theme, ax, x="trend of the loss (nats per 1,000 steps; left of zero it falls)", y="bucket")
     return figure
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dflash.report.figure_block import block
 from dflash.report.markup import Markup, element, join, section, table
-from dflash.report.quantity import compact, count, duration, percent
+from dflash.report.quantity import compact, count, duration, interval, percent
 from dflash.report.tables import RunRecord, numbers
 from dflash.report.theme import THEMES
 from dflash.report.training_figures import (
@@ -76,7 +76,7 @@ def loss_section(
         [draw_bucket_trends(theme, names, *values) for theme in THEMES],
         alt="Trend of the loss inside each bucket, nats per 1,000 steps: "
         + ", ".join(
-            f"{name} {trend.slope:.2g} ({trend.lower:.2g} to {trend.upper:.2g})"
+            f"{name} {interval(trend.slope, trend.lower, trend.upper)}"
             for name, trend in zip(names, trends, strict=True)
         ),
         caption="The second half of the run, with 95 % intervals. A bucket right of zero is getting worse.",
@@ -115,7 +115,7 @@ def _evidence(verdict: Verdict) -> Markup:
         ("the same with the lengths inside the buckets", percent(verdict.explained_by_length)),
         (
             "trend over the second half, composition removed (nats per 1,000 steps)",
-            f"{trend.slope:.3g} ({trend.lower:.3g} to {trend.upper:.3g})",
+            interval(trend.slope, trend.lower, trend.upper),
         ),
         (
             f"autocorrelation of the steps' mean length, greatest at {verdict.order_lag} steps",
