@@ -20,7 +20,8 @@ STORE = Path(".store")
 def command(script, *inputs, several=()):
     """The shell command of a rule: its script with the rule's inputs, live output and a log.
 
-    `inputs` are names of inputs that are one manifest (or none), `several` of those that are a list.
+    `inputs` are names of inputs that are one manifest (or none), `several` of those that are a list. The first output is
+    the manifest; others are published with it.
     `tee` ignores the signals that end the script, so that its last words are kept.
     """
     parts = [f"python -P -m {SCRIPTS}.{script} --request {{input.request:q}}"]
@@ -28,7 +29,7 @@ def command(script, *inputs, several=()):
     parts += [f"--inputs {name} {{input.{name}:q}}" for name in several]
     return (
         " ".join(parts)
-        + " --output {output:q} 2>&1 | (trap '' INT TERM HUP; exec tee {log:q})"
+        + " --output {output[0]:q} 2>&1 | (trap '' INT TERM HUP; exec tee {log:q})"
     )
 
 

@@ -7,6 +7,12 @@ rule draw_data_report:
         report_data="results/{experiment}/report_data.json",
     output:
         "results/{experiment}/draw_data_report.json",
+        report(
+            "results/{experiment}/draw_data_report/data.html",
+            caption="../report/data.rst",
+            category="Data",
+            labels={"experiment": "{experiment}"},
+        ),
     log:
         "logs/{experiment}/draw_data_report.log",
     shell:
@@ -26,6 +32,12 @@ rule draw_report:
         export_drafter="results/{experiment}/export_drafter.json",
     output:
         "results/{experiment}/draw_report.json",
+        report(
+            "results/{experiment}/draw_report/report.html",
+            caption="../report/experiment.rst",
+            category="Experiments",
+            labels={"experiment": "{experiment}"},
+        ),
     log:
         "logs/{experiment}/draw_report.log",
     shell:
@@ -50,6 +62,11 @@ rule draw_comparison:
         evaluate=expand("results/{experiment}/evaluate.json", experiment=SETTINGS),
     output:
         "results/draw_comparison.json",
+        report(
+            "results/draw_comparison/comparison.html",
+            caption="../report/comparison.rst",
+            category="Comparison",
+        ),
     log:
         "logs/draw_comparison.log",
     shell:

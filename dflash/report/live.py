@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from dflash.report.loss_composition import History
 from dflash.report.quantity import compact, duration, percent
-from dflash.report.verdict import History, judge
+from dflash.report.verdict import judge
 from dflash.store.canonical import read_json
 from dflash.store.lease import holder_of
 

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dflash.report.verdict import History
+from dflash.report.loss_composition import History
 
 METRIC_COLUMNS = (
     "step",

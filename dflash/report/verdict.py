@@ -3,10 +3,6 @@
 A step of mixed batches holds a different share of long and short samples every time, and long samples are easier to predict, so the
 loss must jump. It is healthy when the composition of the steps explains the jumps and the loss inside each bucket does not rise.
 
-Method. Cells are fitted by weighted least squares as `segment + bucket + length inside the bucket`, a segment being one of 24 equal
-parts of the run. What the segments and a step's residual keep is the loss without the composition of the steps; trends are
-taken from segments (the method of batch means, so that correlation between neighboring steps does no harm).
-
 Thresholds are in `Thresholds`, each with its origin. They were set on simulated runs of seeds 0-99 (150 to 1,200 steps of four cells,
 cells with a standard deviation of 0.05, 0.15 and 0.4 nats, heavy tails, drift, five kinds of fault) and are judged on seeds 100-199 in
 `tests/report/test_verdict.py`, which holds the simulation.
@@ -18,11 +14,22 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash.report.loss_composition import (
+    NUM_SEGMENTS,
+    Fit,
+    History,
+    Trend,
+    autocorrelation,
+    fit_composition,
+    line,
+    mean_by,
+    shares_explained,
+)
+
 Level = Literal["healthy", "watch", "unhealthy"]
 Cause = Literal[
     "sampling noise", "plan order", "divergence", "blow-up", "skipped steps", "dead drafter", "too short"
 ]
-NUM_SEGMENTS = 24
 MIN_STEPS = 48
 MAX_LAG = 200
 
@@ -51,37 +58,6 @@ class Thresholds:
     """A drafter with a smaller acceptance length drafts nothing of use."""
     skipped_share: float = 0.01
     """Share of skipped steps from which the run counts as blown up."""
-
-
-@dataclass(frozen=True)
-class History:
-    """What a run recorded. T steps, C cells with supervised slots."""
-
-    step_T: NDArray[np.int64]
-    loss_T: NDArray[np.float64]
-    """Nats per unit of weight; not finite where the step was bad."""
-    gradient_norm_T: NDArray[np.float64]
-    skipped_T: NDArray[np.bool_]
-    cell_step_C: NDArray[np.int64]
-    cell_bucket_C: NDArray[np.int64]
-    cell_length_C: NDArray[np.float64]
-    """Mean tokens of the cell's rows."""
-    cell_loss_C: NDArray[np.float64]
-    """Nats per unit of weight."""
-    cell_weight_C: NDArray[np.float64]
-    period_steps: int | None = None
-    """Steps of an epoch of the plan."""
-    acceptance: float | None = None
-    """Acceptance length of the last held-out evaluation."""
-
-
-@dataclass(frozen=True)
-class Trend:
-    """A slope in nats per 1,000 steps with its 95 % interval; NaN where there are too few cells."""
-
-    slope: float
-    lower: float
-    upper: float
 
 
 @dataclass(frozen=True)
@@ -114,9 +90,9 @@ def judge(history: History, thresholds: Thresholds = Thresholds()) -> Verdict:
         history: at least 48 steps for a judgement; fewer give "watch", "too short".
         thresholds: where faults begin.
     """
-    fit = _fit(history)
+    fit = fit_composition(history)
     order, lag = _order(fit.length_T, history.period_steps)
-    shares = _explained(fit)
+    shares = shares_explained(fit)
     level, cause, reason = _decide(history, fit, order, lag, shares[1], thresholds)
     return Verdict(
         level=level,
@@ -124,7 +100,7 @@ def judge(history: History, thresholds: Thresholds = Thresholds()) -> Verdict:
         reason=reason,
         explained_by_bucket=shares[0],
         explained_by_length=shares[1],
-        trend=_line(fit.segment_step, fit.segment_loss, fit.half),
+        trend=line(fit.segment_step, fit.segment_loss, fit.half),
         bucket_trends=_bucket_trends(history, fit),
         order=order,
         order_lag=lag,
@@ -132,112 +108,6 @@ def judge(history: History, thresholds: Thresholds = Thresholds()) -> Verdict:
         segment_step=fit.segment_step,
         segment_loss=fit.segment_loss,
     )
-
-
-@dataclass(frozen=True)
-class _Fit:
-    """Steps that count (finite, not skipped, with cells) and their loss with and without their composition."""
-
-    step_T: NDArray[np.float64]
-    loss_T: NDArray[np.float64]
-    bucket_part_T: NDArray[np.float64]
-    length_part_T: NDArray[np.float64]
-    length_T: NDArray[np.float64]
-    segment_step: NDArray[np.float64]
-    segment_loss: NDArray[np.float64]
-    cell_segment_C: NDArray[np.int64]
-    cell_used_C: NDArray[np.bool_]
-
-    @property
-    def rest_T(self) -> NDArray[np.float64]:
-        """The loss without what the composition explains."""
-        return self.loss_T - self.bucket_part_T - self.length_part_T
-
-    @property
-    def half(self) -> int:
-        return len(self.segment_step) // 2
-
-
-def _fit(history: History) -> _Fit:
-    good_T = np.isfinite(history.loss_T) & ~history.skipped_T
-    steps = history.step_T[good_T]
-    used = (
-        np.isin(history.cell_step_C, steps) & np.isfinite(history.cell_loss_C) & (history.cell_weight_C > 0)
-    )
-    have_cells = np.isin(steps, history.cell_step_C[used])
-    steps, loss_T = steps[have_cells], history.loss_T[good_T][have_cells]
-    place = np.searchsorted(steps, history.cell_step_C[used])
-    weight, value = history.cell_weight_C[used], history.cell_loss_C[used]
-    num_segments = max(1, min(NUM_SEGMENTS, len(steps) // 2))
-    segment = place * num_segments // max(1, len(steps))
-    buckets, bucket = np.unique(history.cell_bucket_C[used], return_inverse=True)
-    level, effect = _additive(segment, bucket, value, weight, num_segments, len(buckets))
-    length = np.log(np.maximum(1.0, history.cell_length_C[used]))
-    inside = length - _mean_by(bucket, length, weight, len(buckets))[bucket]
-    left = value - level[segment] - effect[bucket]
-    slope = np.sum(weight * inside * left) / max(1e-12, float(np.sum(weight * inside * inside)))
-    cell_segment = np.full(len(used), -1)
-    cell_segment[used] = segment
-    return _Fit(
-        step_T=steps.astype(np.float64),
-        loss_T=loss_T,
-        bucket_part_T=_mean_by(place, effect[bucket], weight, len(steps)),
-        length_part_T=_mean_by(place, slope * inside, weight, len(steps)),
-        length_T=_mean_by(place, length, np.ones(len(place)), len(steps)),
-        segment_step=_mean_by(segment, steps[place].astype(np.float64), np.ones(len(place)), num_segments),
-        segment_loss=level,
-        cell_segment_C=cell_segment,
-        cell_used_C=used,
-    )
-
-
-def _mean_by(group: NDArray, value: NDArray, weight: NDArray, count: int) -> NDArray[np.float64]:
-    total = np.bincount(group, weights=weight, minlength=count)
-    return np.bincount(group, weights=weight * value, minlength=count) / np.maximum(total, 1e-300)
-
-
-def _additive(
-    segment: NDArray, bucket: NDArray, value: NDArray, weight: NDArray, rows: int, columns: int
-) -> tuple[NDArray, NDArray]:
-    """Weighted least squares of `segment + bucket`; the bucket effects' weighted mean is zero."""
-    if not len(value):
-        return np.zeros(rows), np.zeros(columns)
-    joint = np.bincount(segment * columns + bucket, weights=weight, minlength=rows * columns).reshape(
-        rows, columns
-    )
-    normal = np.block([[np.diag(joint.sum(axis=1)), joint], [joint.T, np.diag(joint.sum(axis=0))]])
-    right = np.concatenate(
-        [
-            np.bincount(segment, weights=weight * value, minlength=rows),
-            np.bincount(bucket, weights=weight * value, minlength=columns),
-        ]
-    )
-    solution = np.linalg.lstsq(normal, right, rcond=1e-10)[0]
-    effect = solution[rows:]
-    center = float(np.sum(joint.sum(axis=0) * effect) / joint.sum())
-    return solution[:rows] + center, effect - center
-
-
-def _explained(fit: _Fit) -> tuple[float, float]:
-    """Shares of the variance of step-to-step changes explained by buckets, and by buckets and lengths."""
-    change = np.diff(fit.loss_T)
-    if len(change) < 2 or not change.any():
-        return 0.0, 0.0
-    whole = float(np.mean(change**2))
-    by_bucket = 1 - float(np.mean((change - np.diff(fit.bucket_part_T)) ** 2)) / whole
-    by_length = 1 - float(np.mean(np.diff(fit.rest_T) ** 2)) / whole
-    return max(0.0, by_bucket), max(0.0, by_length)
-
-
-def autocorrelation(series_T: NDArray, lags: NDArray) -> NDArray[np.float64]:
-    """Autocorrelation of a series at some lags, by the biased estimate (it never exceeds one)."""
-    centered = series_T - series_T.mean() if len(series_T) else series_T
-    power = float(np.sum(centered**2))
-    if power <= 1e-18 * max(1, len(series_T)):
-        return np.zeros(len(lags))
-    size = 1 << (2 * len(centered)).bit_length()
-    spectrum = np.abs(np.fft.rfft(centered, size)) ** 2
-    return np.fft.irfft(spectrum, size)[lags] / power
 
 
 def _order(length_T: NDArray, period: int | None) -> tuple[float, int]:
@@ -253,28 +123,14 @@ def _order(length_T: NDArray, period: int | None) -> tuple[float, int]:
     return float(values[best]), lags[best]
 
 
-def _at_period(fit: _Fit, period: int | None) -> float:
+def _at_period(fit: Fit, period: int | None) -> float:
     change = np.diff(fit.loss_T)
     if period is None or period < 1 or period * 2 > len(change):
         return float("nan")
     return float(autocorrelation(change, np.array([period]))[0])
 
 
-def _line(x: NDArray, y: NDArray, start: int) -> Trend:
-    """A straight line through the last segments; slope per 1,000 steps."""
-    x, y = x[start:], y[start:]
-    if len(x) < 4:
-        return Trend(float("nan"), float("nan"), float("nan"))
-    centered = x - x.mean()
-    spread = float(np.sum(centered**2))
-    slope = float(np.sum(centered * y)) / spread
-    left = y - y.mean() - slope * centered
-    error = float(np.sqrt(np.sum(left**2) / (len(x) - 2) / spread))
-    # 2.23 is the 97.5 % point of Student's t with ten degrees of freedom, those of twelve segments.
-    return Trend(1000 * slope, 1000 * (slope - 2.23 * error), 1000 * (slope + 2.23 * error))
-
-
-def _bucket_trends(history: History, fit: _Fit) -> dict[int, Trend]:
+def _bucket_trends(history: History, fit: Fit) -> dict[int, Trend]:
     """The trend of each bucket's own loss over the second half."""
     trends = {}
     count = len(fit.segment_step)
@@ -282,12 +138,12 @@ def _bucket_trends(history: History, fit: _Fit) -> dict[int, Trend]:
         chosen = fit.cell_used_C & (history.cell_bucket_C == bucket) & (fit.cell_segment_C >= fit.half)
         segment = fit.cell_segment_C[chosen]
         present = np.unique(segment)
-        means = _mean_by(segment, history.cell_loss_C[chosen], history.cell_weight_C[chosen], count)
-        trends[int(bucket)] = _line(fit.segment_step[present], means[present], 0)
+        means = mean_by(segment, history.cell_loss_C[chosen], history.cell_weight_C[chosen], count)
+        trends[int(bucket)] = line(fit.segment_step[present], means[present], 0)
     return trends
 
 
-def _rise(fit: _Fit) -> tuple[float, float, int]:
+def _rise(fit: Fit) -> tuple[float, float, int]:
     """The steepest rise over any last part of at least six segments.
 
     Returns:
@@ -309,7 +165,7 @@ def _rise(fit: _Fit) -> tuple[float, float, int]:
     return best
 
 
-def _jump(fit: _Fit) -> tuple[float, float, int]:
+def _jump(fit: Fit) -> tuple[float, float, int]:
     """The greatest sudden rise: medians of a few steps after a step against as many before it.
 
     Returns:
@@ -332,7 +188,7 @@ def _jump(fit: _Fit) -> tuple[float, float, int]:
     return best
 
 
-def _later_rise(fit: _Fit, place: int) -> float:
+def _later_rise(fit: Fit, place: int) -> float:
     """How far the loss rises from just before a step to the highest segment after it."""
     before = float(np.median(fit.rest_T[max(0, place - 16) : max(1, place)]))
     here = min(place, len(fit.step_T) - 1)
@@ -355,7 +211,7 @@ def _gradient_jump(norm_T: NDArray) -> float:
 
 
 def _decide(
-    history: History, fit: _Fit, order: float, lag: int, explained: float, limits: Thresholds
+    history: History, fit: Fit, order: float, lag: int, explained: float, limits: Thresholds
 ) -> tuple[Level, Cause, str]:
     bad = int(np.sum(history.skipped_T | ~np.isfinite(history.loss_T)))
     total = len(history.step_T)
@@ -413,7 +269,7 @@ def _decide(
 
 
 def _blow_up(
-    fit: _Fit, size: float, place: int, gradient: float, limits: Thresholds
+    fit: Fit, size: float, place: int, gradient: float, limits: Thresholds
 ) -> tuple[Level, Cause, str]:
     before = float(np.median(fit.rest_T[max(0, place - 32) : place]))
     now = float(np.median(fit.rest_T[-max(8, len(fit.rest_T) // 20) :]))
@@ -424,17 +280,17 @@ def _blow_up(
     return ("watch" if back else "unhealthy"), "blow-up", sentence
 
 
-def _fall(fit: _Fit) -> float:
+def _fall(fit: Fit) -> float:
     """How far the loss came down from the first segment to the lower quarter of all, as a share of it."""
     first = float(fit.segment_loss[0])
     return (first - float(np.quantile(fit.segment_loss, 0.25))) / max(1e-9, abs(first))
 
 
-def _useless(acceptance: float | None, fit: _Fit, limits: Thresholds) -> bool:
+def _useless(acceptance: float | None, fit: Fit, limits: Thresholds) -> bool:
     """Whether nothing is accepted and the loss no longer falls."""
     if acceptance is None or acceptance >= limits.acceptance:
         return False
-    trend = _line(fit.segment_step, fit.segment_loss, fit.half)
+    trend = line(fit.segment_step, fit.segment_loss, fit.half)
     reach = trend.slope / 1000 * float(fit.segment_step[-1] - fit.segment_step[fit.half])
     return reach > -limits.fall_share * float(fit.segment_loss[-1])
 
@@ -458,8 +314,8 @@ def _dead(acceptance: float | None, fall: float, limits: Thresholds) -> tuple[Le
     )
 
 
-def _healthy_reason(fit: _Fit, explained: float) -> str:
-    trend = _line(fit.segment_step, fit.segment_loss, fit.half)
+def _healthy_reason(fit: Fit, explained: float) -> str:
+    trend = line(fit.segment_step, fit.segment_loss, fit.half)
     way = "falls" if trend.upper < 0 else "is level"
     return (
         f"The composition of the steps explains {explained:.0%} of the loss's changes from step to step; without it the loss {way} "

@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from dflash.report.verdict import History
+from dflash.report.loss_composition import History
 
 Fault = Literal["none", "plan order", "divergence", "blow-up", "dead drafter"]
 NOISE_NATS = (0.05, 0.15, 0.4)

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dflash.report.verdict import MIN_STEPS, Verdict, autocorrelation, judge
+from dflash.report.loss_composition import autocorrelation
+from dflash.report.verdict import MIN_STEPS, Verdict, judge
 from tests.report.simulated import NOISE_NATS, Fault, simulate
 
 FAULTS: tuple[Fault, ...] = ("plan order", "divergence", "blow-up", "dead drafter")

@@ -22,6 +22,7 @@ COPIED = (
     "Snakefile",
     "rules",
     "profiles",
+    "report",
     "dflash/__init__.py",
     "dflash/__main__.py",
     "dflash/config",
@@ -46,6 +47,7 @@ STAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "export_drafter": (("export",), ("weights",)),
     "draw_report": (("report", "experiment"), ("drawing",)),
     "draw_comparison": ((), ("drawing",)),
+    "draw_data_report": ((), ("drawing",)),
 }
 
 SCRIPT = '''"""{stage}"""
@@ -71,6 +73,8 @@ import json
 import os
 import time
 from pathlib import Path
+
+PAGES = {"draw_report": "report.html", "draw_comparison": "comparison.html", "draw_data_report": "data.html"}
 
 
 def log(*words):
@@ -109,9 +113,11 @@ def do(stage, name, constants):
         stage.memo("file", {"file": hashlib.sha256(path.read_bytes()).hexdigest()}, num_words(path))
         for path in (stage.sources if name == "encode" else [])
     ]
-    inputs = [content(each) for each in stage.inputs.values()]
+    inputs = [content(each) for _, each in sorted(stage.inputs.items())]
     settings = {} if name == "encode" else stage.settings
     (stage.folder / f"{name}.txt").write_text(digest([name, settings, inputs, [content(each) for each in words], constants]))
+    if name in PAGES:
+        (stage.folder / PAGES[name]).write_text(f"<title>{name}</title>")
     (stage.folder / "measured").mkdir()
     (stage.folder / "measured" / "seconds.txt").write_text(str(time.time()))
 '''
