@@ -2,44 +2,61 @@
 
 from dflash.store.stage import Stage, run_stage
 
-SETTINGS = ("data", "target", "target_loading")
+SETTINGS = ("data", "target", "target_loading.revision", "target_loading.trust_remote_code")
 
 
 def work(stage: Stage) -> None:
-    """Write one Arrow shard a file."""
-    import hashlib
+    """Write `NNNNN-NAME.arrow` and its rejected rows for every file, and counts.json. Each file is encoded once."""
     import json
+    import shutil
+    from pathlib import Path
 
-    import numpy as np
-
-    from dflash.data.shards import Sample, write_shard
-    from dflash.data.split import prompt_bytes, split_of
+    from dflash.data.encode import Rules, encode_file
+    from dflash.data.rendering import Rendering
     from dflash.data.tokenizer import load_tokenizer
 
     data = stage.settings["data"]
-    tokenizer = load_tokenizer(stage.settings["target"])
-    files = stage.sources
-    for upstream in ("regenerate", "export_corpus"):
-        if upstream in stage.inputs:
-            files = sorted(stage.inputs[upstream].glob("*.jsonl"))
-            break
+    (source,) = data["sources"]
+    above = next((name for name in ("regenerate", "export_corpus") if name in stage.inputs), None)
+    rules = Rules(
+        dialect=source["dialect"] if above is None else "messages",
+        **{
+            name: data[name]
+            for name in ("max_length", "too_long", "max_rejected", "validation_share", "test_share")
+        },
+    )
+    template = data["chat_template"]
+    rendering = Rendering(
+        load_tokenizer(stage.settings["target"], **stage.settings["target_loading"]),
+        Path(template).read_text(encoding="utf-8") if template else None,
+        data["template_options"],
+        data["supervise"],
+    )
+    if above is None:
+        files = dict(zip(stage.sources, stage.digests, strict=True))
+    else:
+        listed = stage.manifest(above)["files"]
+        files = {
+            stage.inputs[above] / name: listed[name]["sha256"] for name in listed if name.endswith(".jsonl")
+        }
+    totals = []
+    for number, (path, digest) in enumerate(files.items()):
+        parts = {"sha256": digest}
 
-    def samples(path):
-        for row, line in enumerate(path.open(encoding="utf-8")):
-            messages = json.loads(line)["messages"]
-            got = tokenizer.apply_chat_template(
-                messages, return_assistant_tokens_mask=True, return_dict=True, tokenize=True
+        def encode(folder: Path, path: Path = path) -> None:
+            counts = encode_file(path, folder, rendering, rules)
+            rejected = sum(counts.rejected.values())
+            print(
+                f"{counts.file} ({counts.dialect}): {counts.samples} samples of {counts.rows} rows, {rejected} rejected, "
+                f"{counts.tokens} tokens, {counts.supervised / max(1, counts.tokens):.0%} supervised",
+                flush=True,
             )
-            ids = np.array(got["input_ids"], dtype=np.int32)[: data["max_length"]]
-            mask = np.array(got["assistant_masks"], dtype=np.uint8)[: data["max_length"]]
-            if not mask.any():
-                continue
-            split = split_of(prompt_bytes(messages), data["validation_share"], data["test_share"])
-            key = int.from_bytes(hashlib.blake2b(ids.tobytes() + mask.tobytes(), digest_size=8).digest(), "little")
-            yield Sample(ids, mask, split, key, row)
 
-    for number, path in enumerate(files):
-        write_shard(stage.folder / f"{number:05d}-{path.stem}.arrow", samples(path), {"file": path.name})
+        made = stage.memo("file", parts, encode)
+        shutil.copyfile(made / "samples.arrow", stage.folder / f"{number:05d}-{path.stem}.arrow")
+        shutil.copyfile(made / "rejected.jsonl", stage.folder / f"{number:05d}-{path.stem}.rejected.jsonl")
+        totals.append(json.loads((made / "counts.json").read_text()))
+    (stage.folder / "counts.json").write_text(json.dumps(totals, indent=1) + "\n")
 
 
 if __name__ == "__main__":

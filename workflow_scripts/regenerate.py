@@ -1,49 +1,87 @@
-"""Replace the responses of a source by the target's own."""
+"""Replace the responses of a source by the target's own: in process, or by a server."""
 
 from dflash.store.stage import Stage, run_stage
 
-SETTINGS = ("regeneration", "target", "target_loading", "data.validation_share", "data.test_share")
+SETTINGS = (
+    "regeneration",
+    "target",
+    "target_loading",
+    "data.sources",
+    "data.chat_template",
+    "data.template_options",
+    "data.validation_share",
+    "data.test_share",
+    "data.max_length",
+)
 
 
 def work(stage: Stage) -> None:
-    """Write one JSONL a file."""
+    """Write a JSONL of messages for every source file, and regeneration.json with the counts."""
     import json
+    import os
 
-    import torch
+    # Read once, when PyTorch loads OpenMP: threads that wait give their core to whoever shares it.
+    os.environ["OMP_WAIT_POLICY"] = "passive"
 
-    from dflash.data.split import prompt_bytes, split_of
-    from dflash.data.tokenizer import load_tokenizer
-    from dflash.evaluation.decoding import Limits, decode
-    from dflash.evaluation.verifier import TargetVerifier
-    from dflash.model.target import Loading, load_target
+    from dflash.data.conversations import choose, read_prompts, row_of
 
     settings, data = stage.settings["regeneration"], stage.settings["data"]
-    target = load_target(stage.settings["target"], Loading(**stage.settings["target_loading"]))
-    tokenizer = load_tokenizer(stage.settings["target"])
-    print("threads", torch.get_num_threads(), target.embedding_VH.dtype, flush=True)
-    files = sorted(stage.inputs["export_corpus"].glob("*.jsonl")) if stage.inputs.get("export_corpus") else stage.sources
-    for path in files:
-        chosen = []
-        per_split = {0: settings["max_samples"] or 10**9, 1: 128, 2: 128}
-        for line in path.open(encoding="utf-8"):
-            row = json.loads(line)
-            split = split_of(prompt_bytes(row["messages"]), data["validation_share"], data["test_share"])
-            if per_split[split] > 0:
-                per_split[split] -= 1
-                chosen.append(row["messages"][:1])
-        prompts = [
-            tokenizer.apply_chat_template(each, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"]
-            for each in chosen
-        ]
-        keep = [number for number, each in enumerate(prompts) if len(each) <= 512]
-        limits = Limits(settings["max_new_tokens"], frozenset([target.facts.eos_token_id]), 0.0, 0)
-        got = decode(TargetVerifier(target.model, target.layers, ()), None, [prompts[n] for n in keep], limits, 128)
-        print(sum(len(each.tokens) for each in got.decoded), "tokens in", got.seconds, "s", flush=True)
-        with (stage.folder / path.name).open("w", encoding="utf-8") as file:
-            for number, each in zip(keep, got.decoded, strict=True):
-                text = tokenizer.decode(each.tokens, skip_special_tokens=True)
-                messages = [*chosen[number], {"role": "assistant", "content": text}]
-                file.write(json.dumps({"messages": messages}, ensure_ascii=False) + "\n")
+    (source,) = data["sources"]
+    dialect = source["dialect"]
+    files = stage.sources
+    if "export_corpus" in stage.inputs:
+        files, dialect = sorted(stage.inputs["export_corpus"].glob("*.jsonl")), "messages"
+    totals = []
+    for number, path in enumerate(files):
+        prompts, bad = read_prompts(path, dialect, data["validation_share"], data["test_share"])
+        chosen = choose(prompts, settings["max_samples"])
+        print(
+            f"{path.name}: {len(chosen)} of {len(prompts)} prompts, {bad} rows were no conversation",
+            flush=True,
+        )
+        if settings["engine"] == "server":
+            from dflash.data.server import Server, respond_to_all
+
+            fields = (
+                "url",
+                "model",
+                "api_key_variable",
+                "temperature",
+                "max_new_tokens",
+                "concurrency",
+                "retries",
+                "timeout_seconds",
+            )
+            server = Server(
+                **{name: settings[name] for name in fields}, template_options=data["template_options"]
+            )
+            responses = respond_to_all(server, chosen, stage.state / f"responses-{number:05d}.jsonl")
+        else:
+            from dflash.evaluation.responses import respond_in_process
+
+            responses = respond_in_process(stage.settings, chosen)
+        cut = 0
+        answered = {prompt.name: (prompt, text, is_cut) for prompt, text, is_cut in responses}
+        with (stage.folder / f"{number:05d}-{path.name.split('.')[0]}.jsonl").open(
+            "w", encoding="utf-8"
+        ) as file:
+            for name in sorted(answered):
+                prompt, text, is_cut = answered[name]
+                cut += is_cut
+                if text.strip():
+                    file.write(row_of(prompt, text, is_cut))
+        empty = sum(not text.strip() for _, text, _ in answered.values())
+        totals.append(
+            {
+                "file": path.name,
+                "prompts": len(prompts),
+                "responses": len(answered),
+                "cut": cut,
+                "empty": empty,
+                "bad_rows": bad,
+            }
+        )
+    (stage.folder / "regeneration.json").write_text(json.dumps(totals, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -97,8 +97,8 @@ def _separate(tree: ast.AST) -> Iterator[Node]:
     for node in ast.iter_child_nodes(tree):
         if (
             isinstance(node, Function)
-            or isinstance(node, ast.ClassDef)
-            and not any(isinstance(each, Function) for each in ast.walk(node))
+            or (isinstance(node, ast.ClassDef)
+            and not any(isinstance(each, Function) for each in ast.walk(node)))
         ):
             yield node
         else:

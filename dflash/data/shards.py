@@ -86,7 +86,9 @@ class Shards:
             raise ValueError(f"there is no split {split!r}; there are {', '.join(SPLIT_NAMES)}")
         number = SPLIT_NAMES.index(split)
         self._batches: list[pa.RecordBatch] = []
-        small: dict[str, list[np.ndarray]] = {name: [] for name in ("length", "supervised", "key", "batch", "place")}
+        small: dict[str, list[np.ndarray]] = {
+            name: [] for name in ("length", "supervised", "key", "batch", "place")
+        }
         for batch in _mapped(paths):
             chosen = np.flatnonzero(batch.column("split").to_numpy() == number)
             for name in ("length", "supervised", "key"):
@@ -94,7 +96,9 @@ class Shards:
             small["batch"].append(np.full(len(chosen), len(self._batches), dtype=np.int32))
             small["place"].append(chosen.astype(np.int32))
             self._batches.append(batch)
-        joined = {name: np.concatenate(each) if each else np.zeros(0, np.int32) for name, each in small.items()}
+        joined = {
+            name: np.concatenate(each) if each else np.zeros(0, np.int32) for name, each in small.items()
+        }
         self.lengths_N: np.ndarray = joined["length"].astype(np.int32)
         self.supervised_N: np.ndarray = joined["supervised"].astype(np.int32)
         self.keys_N: np.ndarray = joined["key"].astype(np.uint64)
@@ -125,8 +129,12 @@ def _mapped(paths: Sequence[Path]) -> Iterator[pa.RecordBatch]:
         try:
             reader = pa.ipc.open_file(pa.memory_map(str(path)))
         except pa.ArrowInvalid as error:
-            raise ValueError(f"{path} is no Arrow file ({error}); make it again with the encode stage") from None
+            raise ValueError(
+                f"{path} is no Arrow file ({error}); make it again with the encode stage"
+            ) from None
         if reader.schema.remove_metadata() != SCHEMA:
-            raise ValueError(f"{path} has the columns {reader.schema.names}, not those of a token shard {SCHEMA.names}")
+            raise ValueError(
+                f"{path} has the columns {reader.schema.names}, not those of a token shard {SCHEMA.names}"
+            )
         for number in range(reader.num_record_batches):
             yield reader.get_batch(number)

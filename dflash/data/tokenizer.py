@@ -21,7 +21,9 @@ def load_tokenizer(target: str, revision: str | None = None, trust_remote_code: 
         options["revision"] = revision
     tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code, **options)
     if not tokenizer.is_fast:
-        raise ValueError(f"the tokenizer of {target} is not a fast one; loss masks need its character offsets")
+        raise ValueError(
+            f"the tokenizer of {target} is not a fast one; loss masks need its character offsets"
+        )
     return tokenizer
 
 
@@ -35,4 +37,6 @@ def _place(target: str) -> tuple[str, dict[str, Any]]:
         return str(path.parent), {"gguf_file": path.name}
     if path.is_dir():
         return str(path), {}
-    raise ValueError(f"target is {target!r}: use demo, hub:OWNER/NAME, a model folder, or a .gguf file that exists")
+    raise ValueError(
+        f"target is {target!r}: use demo, hub:OWNER/NAME, a model folder, or a .gguf file that exists"
+    )

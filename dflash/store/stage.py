@@ -35,7 +35,7 @@ class Stage:
         inputs: folder of each upstream result in the store; a dict by source (or experiment) where there are several.
         folder: the result; starts empty.
         state: survives crashes of unfinished work; in no key.
-        sources: source files of the request, in the order of their names.
+        sources: source files of the request, in the order of their names. digests: what identifies their contents.
         pins: what settings stand for beyond their text, such as the commit of a hub name.
         facts: plain values of the request that enter no key.
         runtime: execution settings, in no key.
@@ -62,6 +62,7 @@ class Stage:
         self.folder = self.entry.work
         self.state = self.entry.state
         self.sources = [Path(path) for path in request["paths"]]
+        self.digests = [str(digest) for digest in request["files"].values()]
         self.pins: Mapping[str, Any] = request["identities"]
         self.facts: Mapping[str, Any] = request["facts"]
         self.runtime = dict(runtime)
