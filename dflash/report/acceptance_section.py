@@ -166,7 +166,8 @@ def decodes_section(decodes: Sequence[dict[str, Any]], limit: int) -> Markup:
 
 def _decode(number: int, each: dict[str, Any]) -> Markup:
     runs = each["runs"]
-    mean = sum(runs) / len(runs) if runs else 0.0
+    # The first run is the prefill's token, which no verifying forward committed.
+    mean = sum(runs[1:]) / max(1, len(runs) - 1)
     same = "identical to plain decoding" if each["identical"] else "differs from plain decoding"
     head = f"Prompt {number}: {mean:.2f} tokens per target forward, {same}"
     pieces = each.get("pieces")
