@@ -1,4 +1,8 @@
-"""Linear losses over the vocabulary: the choice between the reference and Triton."""
+"""Losses over the vocabulary from hidden states and a frozen head; no tensor of rows x vocabulary exists.
+
+All are differentiable in the drafter's hidden states alone. Logits are hidden @ head^T + bias, then
+softcap * tanh(logits / softcap) where a soft cap is given.
+"""
 
 from torch import Tensor
 
@@ -13,9 +17,24 @@ def linear_cross_entropy(
     *,
     bias_V: Tensor | None = None,
     softcap: float | None = None,
-    backend: Backend = "reference",
+    backend: Backend,
 ) -> tuple[Tensor, Tensor]:
-    """Per-row cross-entropy and correctness; see `reference_loss`."""
+    """Cross-entropy of every row with its label.
+
+    Args:
+        labels_M: int64 in [0, V). M may be 0.
+        softcap: positive, or None.
+        backend: `triton` needs a GPU.
+
+    Returns:
+        losses_M, float32 (float64 for float64 hidden states), and correct_M, bool: no logit exceeds the label's.
+
+    Raises:
+        ValueError: shapes or types that don't fit together, or Triton where it cannot run.
+    """
+    _check(hidden_MH, head_VH, bias_V, softcap)
+    if tuple(labels_M.shape) != (len(hidden_MH),):
+        raise ValueError(f"labels_M is {tuple(labels_M.shape)}; there are {len(hidden_MH)} rows")
     return reference_loss.linear_cross_entropy(hidden_MH, head_VH, labels_M, bias_V=bias_V, softcap=softcap)
 
 
@@ -26,9 +45,22 @@ def linear_kl(
     *,
     bias_V: Tensor | None = None,
     softcap: float | None = None,
-    backend: Backend = "reference",
+    backend: Backend,
 ) -> tuple[Tensor, Tensor]:
-    """Per-row KL divergence and agreement; see `reference_loss`."""
+    """Kullback-Leibler divergence KL(target || drafter) of every row, both softmaxes made with the same head.
+
+    Args:
+        target_hidden_MH: the target's states after its final norm, in the type of `hidden_MH`.
+
+    Returns:
+        losses_M, float32, and agree_M, bool: no logit of the drafter exceeds that of the target's most likely token.
+
+    Raises:
+        ValueError: as `linear_cross_entropy`.
+    """
+    _check(hidden_MH, head_VH, bias_V, softcap)
+    if target_hidden_MH.shape != hidden_MH.shape:
+        raise ValueError(f"target_hidden_MH is {tuple(target_hidden_MH.shape)}; it must be {tuple(hidden_MH.shape)}, as hidden_MH")
     return reference_loss.linear_kl(hidden_MH, head_VH, target_hidden_MH, bias_V=bias_V, softcap=softcap)
 
 
@@ -38,7 +70,21 @@ def linear_argmax(
     *,
     bias_V: Tensor | None = None,
     softcap: float | None = None,
-    backend: Backend = "reference",
+    backend: Backend,
 ) -> Tensor:
-    """The most likely token of each row; see `reference_loss`."""
-    return reference_loss.linear_argmax(hidden_MH, head_VH, bias_V=bias_V, softcap=softcap)
+    """The most likely token of every row, int64 [M]; the first of equals. No gradient.
+
+    Raises:
+        ValueError: as `linear_cross_entropy`.
+    """
+    _check(hidden_MH, head_VH, bias_V, softcap)
+    return reference_loss.linear_argmax(hidden_MH, head_VH, bias_V=bias_V)
+
+
+def _check(hidden: Tensor, head: Tensor, bias: Tensor | None, softcap: float | None) -> None:
+    if hidden.ndim != 2 or head.ndim != 2 or hidden.shape[1] != head.shape[1]:
+        raise ValueError(f"hidden states {tuple(hidden.shape)} don't fit a head {tuple(head.shape)}: (M, H) and (V, H) are needed")
+    if bias is not None and tuple(bias.shape) != (len(head),):
+        raise ValueError(f"bias_V is {tuple(bias.shape)}; the head has {len(head)} entries")
+    if softcap is not None and softcap <= 0:
+        raise ValueError(f"softcap is {softcap}; it must be positive, or None")

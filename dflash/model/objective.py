@@ -7,7 +7,7 @@ sum but not the divisor, which is then the one of the decay.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -117,7 +117,7 @@ def micro_batch_loss(
     device = drafted_ALH.device
     blocks_M, slots_M, rows_M, places_M = (torch.from_numpy(each).to(device) for each in vars(slots).values())
     drafted_MH = drafted_ALH[blocks_M, slots_M].to(head.weight_VH.dtype)
-    projection = {"bias_V": head.bias_V, "softcap": head.softcap, "backend": backend}
+    projection: dict[str, Any] = {"bias_V": head.bias_V, "softcap": head.softcap, "backend": backend}
     if objective.labels == "data":
         losses_M, correct_M = linear_cross_entropy(
             drafted_MH, head.weight_VH, ids_BS[rows_M, places_M].long(), **projection

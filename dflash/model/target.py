@@ -87,11 +87,10 @@ class Target:
         self, ids_BS: Tensor, taps: Sequence[int], positions_BS: Tensor | None, final: bool
     ) -> tuple[Tensor, Tensor | None]:
         last = None
-        with _tapped(self.layers, taps, stop=not final) as outputs:
-            with suppress(_LastTapReached):
-                last = self.backbone(
-                    input_ids=ids_BS, position_ids=positions_BS, use_cache=False
-                ).last_hidden_state
+        with _tapped(self.layers, taps, stop=not final) as outputs, suppress(_LastTapReached):
+            last = self.backbone(
+                input_ids=ids_BS, position_ids=positions_BS, use_cache=False
+            ).last_hidden_state
         features_BSF = torch.cat([outputs[tap] for tap in taps], dim=-1)
         return features_BSF, None if last is None else last * self.logit_scale
 

@@ -7,6 +7,7 @@ matrices. A run of `num_steps` steps of 4,096 tokens; at 5,000 to 8,000 tokens/s
 
 import json
 import math
+import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,10 +19,17 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from dflash.data.split import SPLIT_NAMES, TRAIN, prompt_bytes, split_of
+from dflash.data.split import SPLIT_NAMES, prompt_bytes, split_of
+from dflash.training.ngram import fit_ngrams, ngram_nats
 
 VOCABULARY = 2048
-SPECIAL = {"pad": "<|pad|>", "user": "<|user|>", "assistant": "<|assistant|>", "end": "<|end|>", "mask": "<|mask|>"}
+SPECIAL = {
+    "pad": "<|pad|>",
+    "user": "<|user|>",
+    "assistant": "<|assistant|>",
+    "end": "<|end|>",
+    "mask": "<|mask|>",
+}
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
     "{%- if message.role not in ('user', 'assistant') -%}"
@@ -36,6 +44,7 @@ CHAT_TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{ '<|assistant|>' }}{%- endif -%}"
 )
+MARKER = re.compile(r"<\|\w+\|>")
 ROW_TOKENS = 512
 ROWS_PER_STEP = 8
 SHORTEST_REST = 64
@@ -150,7 +159,13 @@ def next_token_loss(model: torch.nn.Module, rows: Tensor) -> Tensor:
 
 
 def pretrain(
-    texts: dict[str, list[str]], state: Path, *, num_steps: int, learning_rate: float, seed: int, compiled: bool
+    texts: dict[str, list[str]],
+    state: Path,
+    *,
+    num_steps: int,
+    learning_rate: float,
+    seed: int,
+    compiled: bool,
 ) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast, dict[str, Any]]:
     """Train the tokenizer and the model; go on from `state` where an earlier call left off.
 
@@ -215,24 +230,56 @@ def _step(model: Any, both: list[torch.optim.Optimizer], rows: Tensor, rate: flo
     return loss.item()
 
 
-def _save(path: Path, model: Qwen3ForCausalLM, both: list[torch.optim.Optimizer], step: int, seconds: float) -> None:
-    content = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in both], "step": step, "seconds": seconds}
+def _save(
+    path: Path, model: Qwen3ForCausalLM, both: list[torch.optim.Optimizer], step: int, seconds: float
+) -> None:
+    content = {
+        "model": model.state_dict(),
+        "optimizers": [o.state_dict() for o in both],
+        "step": step,
+        "seconds": seconds,
+    }
     torch.save(content, path.with_suffix(".part"))
     path.with_suffix(".part").replace(path)
 
 
 @torch.inference_mode()
-def heldout_bits_per_byte(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> float:
-    """Bits that the model spends on held-out chat texts, for each byte of them.
+def heldout_figures(
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, texts: dict[str, list[str]]
+) -> dict[str, float]:
+    """Held-out figures of the model and of a 5-gram model trained on the same train split.
 
-    Texts are read from their begin, in pieces of `ROW_TOKENS` where they are longer.
+    Both predict every token after the first of each validation and test text, chat markers included. Texts longer
+    than a training row are read in pieces of that length. Bits are shared out over the UTF-8 bytes between the markers.
+
+    Returns:
+        `heldout_loss` in nats a token, and bits per byte of both models.
     """
-    nats, num_bytes = 0.0, 0
-    for text in texts:
+    vocabulary = len(tokenizer)
+    train = [np.array(ids, dtype=np.int32) for ids in tokenizer(texts["train"])["input_ids"]]
+    orders = fit_ngrams(train, 5, vocabulary)
+    nats = ngram = 0.0
+    num_tokens = num_bytes = 0
+    for text in texts["validation"] + texts["test"]:
         ids = torch.tensor(tokenizer(text)["input_ids"])
-        num_bytes += len(text.encode())
-        for piece in ids.split(ROW_TOKENS):
-            if len(piece) > 1:
-                logits = model(input_ids=piece[None, :-1], use_cache=False).logits[0].float()
-                nats += torch.nn.functional.cross_entropy(logits, piece[1:], reduction="sum").item()
-    return nats / math.log(2) / num_bytes
+        num_tokens += len(ids) - 1
+        num_bytes += len(MARKER.sub("", text).encode())
+        ngram += ngram_nats(orders, ids.numpy(), vocabulary)
+        for begin in range(0, len(ids) - 1, ROW_TOKENS):
+            piece = ids[begin : begin + ROW_TOKENS + 1]
+            logits = model(input_ids=piece[None, :-1], use_cache=False).logits[0].float()
+            nats += torch.nn.functional.cross_entropy(logits, piece[1:], reduction="sum").item()
+    bits = math.log(2) * num_bytes
+    return {
+        "heldout_loss": nats / num_tokens,
+        "heldout_bits_per_byte": nats / bits,
+        "heldout_bits_per_byte_5gram": ngram / bits,
+    }
+
+
+def write_demo(folder: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Write weights in bfloat16, tokenizer and chat template, as transformers reads them."""
+    model.to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    # transformers makes the weights readable by their owner alone
+    (folder / "model.safetensors").chmod(0o644)

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.model.tiny import MASK, Rows, rows_of, tiny_drafter, tiny_target
 from torch import Tensor, nn
 
 from dflash.model.drafter import Drafter
@@ -27,6 +26,7 @@ from dflash.model.objective import Objective, micro_batch_loss
 from dflash.model.speculators import export_speculators, import_speculators
 from dflash.model.target import Target
 from dflash.model.zlab import export_zlab
+from tests.model.tiny import MASK, Rows, rows_of, tiny_drafter, tiny_target
 
 FOLDER = Path(__file__).parent
 PYTHON = FOLDER.parents[1] / ".venv-interop" / "bin" / "python"

@@ -6,8 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.model.restatement import forward
-from tests.model.tiny import MASK, VOCABULARY, Rows, rows_of, tiny_drafter, tiny_target
 from torch import Tensor
 from torch.nn import functional
 
@@ -15,6 +13,8 @@ from dflash.kernels.anchor_attention import Backend
 from dflash.model.anchors import AnchorRules, choose_anchors
 from dflash.model.drafter import Blocks, Drafter
 from dflash.model.drafter_config import DrafterConfig
+from tests.model.restatement import forward
+from tests.model.tiny import MASK, VOCABULARY, Rows, rows_of, tiny_drafter, tiny_target
 
 TRITON = pytest.param(
     "triton",

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.model.tiny import MASK, tiny_config
 
 from dflash.model.drafter_config import (
     DrafterConfig,
@@ -15,6 +14,7 @@ from dflash.model.drafter_config import (
     published_taps,
 )
 from dflash.model.target import facts_of
+from tests.model.tiny import MASK, tiny_config
 
 FACTS = facts_of(tiny_config(), "tiny")
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.model.tiny import MASK, tiny_drafter, tiny_target
 from torch import Tensor
 
 from dflash.model.drafter import Drafter
@@ -17,6 +16,7 @@ from dflash.model.drafter_files import check_weights, load_drafter, save_drafter
 from dflash.model.importing import import_drafter
 from dflash.model.speculators import export_speculators, import_speculators
 from dflash.model.zlab import export_zlab, import_zlab
+from tests.model.tiny import MASK, tiny_drafter, tiny_target
 
 FACTS = tiny_target().facts
 EXPORTS = {"zlab": (export_zlab, import_zlab), "speculators": (export_speculators, import_speculators)}

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.model.tiny import rows_of
 from torch import Tensor
 
 from dflash.model.anchors import Slots
@@ -21,6 +20,7 @@ from dflash.model.objective import (
     slot_weights,
     static_weight,
 )
+from tests.model.tiny import rows_of
 
 V, H = 50, 16
 

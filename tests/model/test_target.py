@@ -7,7 +7,6 @@ from typing import Any
 import gguf
 import pytest
 import torch
-from tests.model.tiny import SHAPE, tiny_config, tiny_target
 from transformers import (
     AutoModelForCausalLM,
     Gemma3TextConfig,
@@ -27,6 +26,7 @@ from dflash.model.target import (
     model_place,
     wrap_target,
 )
+from tests.model.tiny import SHAPE, tiny_config, tiny_target
 
 
 def wide_target(kind: Any, **changes: Any) -> Any:
