@@ -16,7 +16,6 @@ from dflash.config.section import Section
 from dflash.config.target import TargetLoading
 from dflash.config.training import Training
 
-
 Model = TypeVar("Model", bound=BaseModel)
 
 

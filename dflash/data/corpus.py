@@ -95,10 +95,8 @@ def _separate(tree: ast.AST) -> Iterator[Node]:
     A class with methods gives its methods, else a held-out method would stand in the text of a class trained on.
     """
     for node in ast.iter_child_nodes(tree):
-        if (
-            isinstance(node, Function)
-            or (isinstance(node, ast.ClassDef)
-            and not any(isinstance(each, Function) for each in ast.walk(node)))
+        if isinstance(node, Function) or (
+            isinstance(node, ast.ClassDef) and not any(isinstance(each, Function) for each in ast.walk(node))
         ):
             yield node
         else:

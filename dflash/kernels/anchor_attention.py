@@ -43,7 +43,16 @@ def anchor_attention(
     Raises:
         ValueError: shapes that don't fit together, or Triton where it cannot run.
     """
-    _check_shapes(query_ALND, key_context_BSKD, value_context_BSKD, key_block_ALKD, value_block_ALKD, rows_A, starts_A, anchors_A)
+    _check_shapes(
+        query_ALND,
+        key_context_BSKD,
+        value_context_BSKD,
+        key_block_ALKD,
+        value_block_ALKD,
+        rows_A,
+        starts_A,
+        anchors_A,
+    )
     if window is not None and window < 1:
         raise ValueError(f"window is {window}; a slot sees at least itself: give 1 or more, or None")
     places = (rows_A, starts_A, anchors_A)
@@ -52,7 +61,12 @@ def anchor_attention(
 
 
 def _check_shapes(
-    query: Tensor, key_context: Tensor, value_context: Tensor, key_block: Tensor, value_block: Tensor, *places: Tensor
+    query: Tensor,
+    key_context: Tensor,
+    value_context: Tensor,
+    key_block: Tensor,
+    value_block: Tensor,
+    *places: Tensor,
 ) -> None:
     num_anchors, block_size, num_heads, head_size = query.shape
     num_keys = key_block.shape[2]
@@ -61,7 +75,9 @@ def _check_shapes(
     expected = (num_anchors, block_size, num_keys, head_size)
     for name, tensor in (("key_block_ALKD", key_block), ("value_block_ALKD", value_block)):
         if tuple(tensor.shape) != expected:
-            raise ValueError(f"{name} is {tuple(tensor.shape)}; with queries {tuple(query.shape)} it must be {expected}")
+            raise ValueError(
+                f"{name} is {tuple(tensor.shape)}; with queries {tuple(query.shape)} it must be {expected}"
+            )
     for name, tensor in (("key_context_BSKD", key_context), ("value_context_BSKD", value_context)):
         if tensor.ndim != 4 or tuple(tensor.shape) != (*key_context.shape[:2], num_keys, head_size):
             raise ValueError(f"{name} is {tuple(tensor.shape)}; it must be (B, S, {num_keys}, {head_size})")

@@ -60,7 +60,9 @@ def linear_kl(
     """
     _check(hidden_MH, head_VH, bias_V, softcap)
     if target_hidden_MH.shape != hidden_MH.shape:
-        raise ValueError(f"target_hidden_MH is {tuple(target_hidden_MH.shape)}; it must be {tuple(hidden_MH.shape)}, as hidden_MH")
+        raise ValueError(
+            f"target_hidden_MH is {tuple(target_hidden_MH.shape)}; it must be {tuple(hidden_MH.shape)}, as hidden_MH"
+        )
     return reference_loss.linear_kl(hidden_MH, head_VH, target_hidden_MH, bias_V=bias_V, softcap=softcap)
 
 
@@ -83,7 +85,9 @@ def linear_argmax(
 
 def _check(hidden: Tensor, head: Tensor, bias: Tensor | None, softcap: float | None) -> None:
     if hidden.ndim != 2 or head.ndim != 2 or hidden.shape[1] != head.shape[1]:
-        raise ValueError(f"hidden states {tuple(hidden.shape)} don't fit a head {tuple(head.shape)}: (M, H) and (V, H) are needed")
+        raise ValueError(
+            f"hidden states {tuple(hidden.shape)} don't fit a head {tuple(head.shape)}: (M, H) and (V, H) are needed"
+        )
     if bias is not None and tuple(bias.shape) != (len(head),):
         raise ValueError(f"bias_V is {tuple(bias.shape)}; the head has {len(head)} entries")
     if softcap is not None and softcap <= 0:

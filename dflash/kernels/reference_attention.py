@@ -54,7 +54,9 @@ def anchor_attention(
 
 class _AnchorAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, query, key_context, value_context, key_block, value_block, rows, starts, anchors, scale, window):  # type: ignore[no-untyped-def]
+    def forward(
+        ctx, query, key_context, value_context, key_block, value_block, rows, starts, anchors, scale, window
+    ):  # type: ignore[no-untyped-def]
         tiles = _Tiles(query, key_context, value_context, key_block, value_block, scale)
         chunks = _chunks(rows, starts, anchors, window, query.shape[1], tiles.group, query.shape[2])
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
@@ -63,7 +65,9 @@ class _AnchorAttention(torch.autograd.Function):
             edges = _edges(chunk, anchors, window, query.shape[1])
             for heads in tiles.head_groups(chunk):
                 _forward_tile(tiles, chunk, heads, edges, out, lse_ALN)
-        ctx.save_for_backward(query, key_context, value_context, key_block, value_block, anchors, out, lse_ALN)
+        ctx.save_for_backward(
+            query, key_context, value_context, key_block, value_block, anchors, out, lse_ALN
+        )
         ctx.chunks, ctx.scale, ctx.window = chunks, scale, window
         return out
 
@@ -85,7 +89,13 @@ class _Tiles:
     """The inputs cut to tiles [k, R, D]: k key heads; R = anchors x group x L queries that share them, in this order."""
 
     def __init__(
-        self, query: Tensor, key_context: Tensor, value_context: Tensor, key_block: Tensor, value_block: Tensor, scale: float
+        self,
+        query: Tensor,
+        key_context: Tensor,
+        value_context: Tensor,
+        key_block: Tensor,
+        value_block: Tensor,
+        scale: float,
     ) -> None:
         self.query, self.key_block, self.value_block = query, key_block, value_block
         self.key_context, self.value_context = key_context, value_context
@@ -131,7 +141,9 @@ class _Tiles:
 
     def block(self, tensor_ALKD: Tensor, chunk: _Chunk, heads: slice) -> Tensor:
         """Keys or values of the blocks, [k x anchors, L, D]."""
-        return tensor_ALKD[chunk.first : chunk.last, :, heads].to(self.dtype).permute(2, 0, 1, 3).flatten(0, 1)
+        return (
+            tensor_ALKD[chunk.first : chunk.last, :, heads].to(self.dtype).permute(2, 0, 1, 3).flatten(0, 1)
+        )
 
     def scratch(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Memory that the next tile uses again: fresh pages would cost more than the products."""
@@ -165,7 +177,15 @@ def _grouped(tensor_ALND: Tensor, group: int) -> Tensor:
     return tensor_ALND.unflatten(2, (-1, group)).permute(2, 0, 3, 1, 4)
 
 
-def _chunks(rows_A: Tensor, starts_A: Tensor, anchors_A: Tensor, window: int | None, block_size: int, group: int, num_heads: int) -> list[_Chunk]:
+def _chunks(
+    rows_A: Tensor,
+    starts_A: Tensor,
+    anchors_A: Tensor,
+    window: int | None,
+    block_size: int,
+    group: int,
+    num_heads: int,
+) -> list[_Chunk]:
     """Runs of anchors of one document, cut so that a tile is efficient and few of its columns are masked."""
     rows, starts, anchors = rows_A.tolist(), starts_A.tolist(), anchors_A.tolist()
     chunks: list[_Chunk] = []
@@ -206,7 +226,10 @@ class _Edges:
 def _edges(chunk: _Chunk, anchors_A: Tensor, window: int | None, block_size: int) -> _Edges:
     anchors = anchors_A[chunk.first : chunk.last, None, None, None]
     device = anchors_A.device
-    right = torch.arange(max(chunk.low, min(int(anchors.min()), chunk.high)), chunk.high, device=device) >= anchors
+    right = (
+        torch.arange(max(chunk.low, min(int(anchors.min()), chunk.high)), chunk.high, device=device)
+        >= anchors
+    )
     if window is None:
         return _Edges(right, None)
     slots = torch.arange(block_size, device=device)[:, None]
@@ -214,12 +237,16 @@ def _edges(chunk: _Chunk, anchors_A: Tensor, window: int | None, block_size: int
     return _Edges(right, torch.arange(chunk.low, end, device=device) <= anchors + slots - window)
 
 
-def _forward_tile(tiles: _Tiles, chunk: _Chunk, heads: slice, edges: _Edges, out: Tensor, lse_ALN: Tensor) -> None:
+def _forward_tile(
+    tiles: _Tiles, chunk: _Chunk, heads: slice, edges: _Edges, out: Tensor, lse_ALN: Tensor
+) -> None:
     block_size = tiles.query.shape[1]
     query = tiles.scaled_queries(chunk, heads)
     key, value = tiles.context(chunk, heads)
     blocked = (-1, tiles.group * block_size)
-    own = torch.bmm(query.view(*blocked, query.shape[-1]), tiles.block(tiles.key_block, chunk, heads).transpose(1, 2))
+    own = torch.bmm(
+        query.view(*blocked, query.shape[-1]), tiles.block(tiles.key_block, chunk, heads).transpose(1, 2)
+    )
     own = own.view(*query.shape[:2], block_size)
     highest = own.amax(dim=-1, keepdim=True)
     scores = tiles.scratch("scores", (*query.shape[:2], key.shape[1]))
@@ -239,13 +266,23 @@ def _forward_tile(tiles: _Tiles, chunk: _Chunk, heads: slice, edges: _Edges, out
 
 
 def _backward_tile(
-    tiles: _Tiles, chunk: _Chunk, heads: slice, edges: _Edges, grad_out: Tensor, lse_ALN: Tensor, delta_ALN: Tensor, grads: _Gradients
+    tiles: _Tiles,
+    chunk: _Chunk,
+    heads: slice,
+    edges: _Edges,
+    grad_out: Tensor,
+    lse_ALN: Tensor,
+    delta_ALN: Tensor,
+    grads: _Gradients,
 ) -> None:
     block_size = tiles.query.shape[1]
     query, grad = tiles.scaled_queries(chunk, heads), tiles.of_queries(grad_out, chunk, heads)
     lse, delta = tiles.of_scalars(lse_ALN, chunk, heads), tiles.of_scalars(delta_ALN, chunk, heads)
     key, value = tiles.context(chunk, heads)
-    key_block, value_block = tiles.block(tiles.key_block, chunk, heads), tiles.block(tiles.value_block, chunk, heads)
+    key_block, value_block = (
+        tiles.block(tiles.key_block, chunk, heads),
+        tiles.block(tiles.value_block, chunk, heads),
+    )
 
     def blocked(tensor: Tensor) -> Tensor:
         return tensor.reshape(-1, tiles.group * block_size, tensor.shape[-1])
@@ -263,7 +300,11 @@ def _backward_tile(
         seen = (chunk.row, heads, slice(chunk.low, chunk.high))
         summed = tiles.scratch("summed", key.shape)
         grads.value_context[seen] += torch.bmm(weights.transpose(1, 2), grad, out=summed)
-        score_grads = torch.bmm(grad, value.transpose(1, 2), out=tiles.scratch("score_grads", shape)).sub_(delta).mul_(weights)
+        score_grads = (
+            torch.bmm(grad, value.transpose(1, 2), out=tiles.scratch("score_grads", shape))
+            .sub_(delta)
+            .mul_(weights)
+        )
         grads.key_context[seen] += torch.bmm(score_grads.transpose(1, 2), query, out=summed)
         grad_query.baddbmm_(score_grads, key)
     _write(grads.query, grad_query.mul_(tiles.scale), chunk, heads, tiles.group)

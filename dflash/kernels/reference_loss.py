@@ -21,7 +21,12 @@ FULL_WIDTH_BYTES = 96 << 20
 
 
 def linear_cross_entropy(
-    hidden_MH: Tensor, head_VH: Tensor, labels_M: Tensor, *, bias_V: Tensor | None = None, softcap: float | None = None
+    hidden_MH: Tensor,
+    head_VH: Tensor,
+    labels_M: Tensor,
+    *,
+    bias_V: Tensor | None = None,
+    softcap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """As `dflash.kernels.linear_cross_entropy.linear_cross_entropy`."""
     losses_M, correct_M = _CrossEntropy.apply(hidden_MH, head_VH, labels_M, bias_V, softcap)
@@ -29,7 +34,12 @@ def linear_cross_entropy(
 
 
 def linear_kl(
-    hidden_MH: Tensor, head_VH: Tensor, target_hidden_MH: Tensor, *, bias_V: Tensor | None = None, softcap: float | None = None
+    hidden_MH: Tensor,
+    head_VH: Tensor,
+    target_hidden_MH: Tensor,
+    *,
+    bias_V: Tensor | None = None,
+    softcap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """As `dflash.kernels.linear_cross_entropy.linear_kl`."""
     losses_M, agree_M = _Divergence.apply(hidden_MH, head_VH, target_hidden_MH, bias_V, softcap)
@@ -97,13 +107,22 @@ class _Divergence(torch.autograd.Function):
 
 
 def _cross_entropy_rows(
-    hidden_MH: Tensor, head_VH: Tensor, labels_M: Tensor, bias_V: Tensor | None, softcap: float | None, wants_gradient: bool
+    hidden_MH: Tensor,
+    head_VH: Tensor,
+    labels_M: Tensor,
+    bias_V: Tensor | None,
+    softcap: float | None,
+    wants_gradient: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Losses, correctness and gradients of a few rows; tile after tile of the vocabulary."""
     hidden = hidden_MH.to(_product_dtype(hidden_MH))
-    highest = torch.full((len(hidden), 1), torch.finfo(torch.float32).min, dtype=_dtype(hidden_MH), device=hidden.device)
+    highest = torch.full(
+        (len(hidden), 1), torch.finfo(torch.float32).min, dtype=_dtype(hidden_MH), device=hidden.device
+    )
     total, label = torch.zeros_like(highest), torch.full_like(highest, float("-inf"))
-    gradient = torch.zeros(hidden.shape, dtype=highest.dtype, device=hidden.device) if wants_gradient else None
+    gradient = (
+        torch.zeros(hidden.shape, dtype=highest.dtype, device=hidden.device) if wants_gradient else None
+    )
     for entries in _tiles(len(hidden), head_VH):
         head = head_VH[entries].to(hidden.dtype)
         logits = _logits(hidden, head, _cut(bias_V, entries), softcap)
@@ -127,7 +146,12 @@ def _cross_entropy_rows(
 
 
 def _divergence_rows(
-    hidden_MH: Tensor, head_VH: Tensor, target_MH: Tensor, bias_V: Tensor | None, softcap: float | None, wants_gradient: bool
+    hidden_MH: Tensor,
+    head_VH: Tensor,
+    target_MH: Tensor,
+    bias_V: Tensor | None,
+    softcap: float | None,
+    wants_gradient: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Losses, agreement and gradients of a few rows at full width."""
     drafted, _ = _full_width(hidden_MH, head_VH, bias_V, softcap)
@@ -135,7 +159,9 @@ def _divergence_rows(
     agree = (drafted.gather(1, best) >= drafted.amax(dim=-1, keepdim=True))[:, 0]
     target_total, drafted_total = _log_total(target), _log_total(drafted)
     losses = torch.zeros(len(drafted), dtype=drafted.dtype, device=drafted.device)
-    gradient = torch.zeros(hidden_MH.shape, dtype=drafted.dtype, device=drafted.device) if wants_gradient else None
+    gradient = (
+        torch.zeros(hidden_MH.shape, dtype=drafted.dtype, device=drafted.device) if wants_gradient else None
+    )
     for entries in _tiles(len(drafted), head_VH):
         log_p, log_q = drafted[:, entries], target[:, entries]
         slope = None if softcap is None else _slope(log_p, softcap)
@@ -151,7 +177,9 @@ def _divergence_rows(
     return losses, agree, gradient
 
 
-def _full_width(hidden_MH: Tensor, head_VH: Tensor, bias_V: Tensor | None, softcap: float | None) -> tuple[Tensor, Tensor]:
+def _full_width(
+    hidden_MH: Tensor, head_VH: Tensor, bias_V: Tensor | None, softcap: float | None
+) -> tuple[Tensor, Tensor]:
     """Logits [M, V], at least the smallest finite number, and the place of the largest, int64 [M, 1]."""
     hidden = hidden_MH.to(_product_dtype(hidden_MH))
     logits = torch.empty((len(hidden), len(head_VH)), dtype=_dtype(hidden_MH), device=hidden.device)

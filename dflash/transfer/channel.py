@@ -139,7 +139,11 @@ class PacketSender:
         with torch.cuda.stream(stream):
             if filled is not None and stream is not None:
                 stream.wait_event(filled)
-            _wait(dist.isend(packet, dst=expected.peer, group=self._link.data), expected.peer, self._link.timeout)
+            _wait(
+                dist.isend(packet, dst=expected.peer, group=self._link.data),
+                expected.peer,
+                self._link.timeout,
+            )
         if stream is not None:
             stream.synchronize()
         with self._changed:
@@ -221,7 +225,11 @@ def _wait(work: dist.Work | None, peer: int, timeout: timedelta) -> None:
         work.wait(timeout)
     except RuntimeError as error:
         gone = "Connection" in str(error)
-        reason = "closed the connection: its process ended" if gone else f"did not answer for {timeout.total_seconds():.0f} s"
+        reason = (
+            "closed the connection: its process ended"
+            if gone
+            else f"did not answer for {timeout.total_seconds():.0f} s"
+        )
         raise RuntimeError(f"rank {peer} {reason}") from error
 
 

@@ -23,7 +23,10 @@ def test_schema_and_reference_page_are_up_to_date() -> None:
 
 def test_the_check_fails_on_drift(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "workflow_scripts.write_reference", "--check"], cwd=ROOT, capture_output=True, timeout=60
+        [sys.executable, "-m", "workflow_scripts.write_reference", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        timeout=60,
     )
     assert done.returncode == 0
 

@@ -9,7 +9,7 @@ from dflash.evaluation.acceptance import by_position, counted, first_repeat, poo
 
 
 def test_first_repeat_ends_inside_the_repeated_ngram() -> None:
-    loop = list(range(10)) + [1, 2, 3, 4, 5, 6, 7, 8] + [0]
+    loop = [*list(range(10)), 1, 2, 3, 4, 5, 6, 7, 8, 0]
     assert first_repeat(loop) == 17
     assert first_repeat(loop[:17]) == 17
     assert first_repeat(list(range(30))) == 30

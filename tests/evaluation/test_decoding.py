@@ -20,16 +20,16 @@ from transformers import (
 from dflash.evaluation.decoding import Decoded, Limits, decode
 from dflash.evaluation.verifier import TargetVerifier
 
-SHAPE = dict(
-    vocab_size=50,
-    hidden_size=32,
-    intermediate_size=64,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=8,
-    max_position_embeddings=256,
-)
+SHAPE = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 256,
+}
 GREEDY = Limits(max_new_tokens=20, stop_tokens=frozenset(), temperature=0.0, seed=0)
 
 

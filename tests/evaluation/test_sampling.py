@@ -16,7 +16,7 @@ def test_a_number_depends_on_its_key_alone() -> None:
 
 def test_the_numbers_are_uniform_and_uncorrelated() -> None:
     numbers = keyed_uniforms(0, np.arange(400), np.arange(500)[None].repeat(400, 0))
-    assert 0 <= numbers.min() and numbers.max() < 1
+    assert numbers.min() >= 0 and numbers.max() < 1
     counts = np.histogram(numbers, 100, (0, 1))[0]
     expected = numbers.size / 100
     assert ((counts - expected) ** 2 / expected).sum() < 99 + 5 * np.sqrt(2 * 99)

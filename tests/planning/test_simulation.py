@@ -73,11 +73,11 @@ def machine(work: Work, targets: int, drafters: int, send: int, receive: int, st
                         post(now + work.transfer_seconds_C[c], "arrive", c)
                         moved = True
                 queue = of_drafter[d]
-                if not drafter_busy[d] and not meeting and queue and queue[0] in arrived:
-                    if steps[opened] == work.step_C[queue[0]]:
-                        drafter_busy[d] = True
-                        post(now + work.drafter_seconds_C[queue[0]], "train", queue[0])
-                        moved = True
+                ready = queue and queue[0] in arrived and steps[opened] == work.step_C[queue[0]]
+                if ready and not drafter_busy[d] and not meeting:
+                    drafter_busy[d] = True
+                    post(now + work.drafter_seconds_C[queue[0]], "train", queue[0])
+                    moved = True
         if not events:
             return now
         now, _, kind, what = heapq.heappop(events)

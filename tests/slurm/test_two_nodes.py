@@ -66,7 +66,13 @@ def weights(project: Path) -> bytes:
 
 def test_two_nodes_train_the_same_drafter_as_one(cluster: Cluster, project: Path) -> None:
     done = subprocess.run(
-        command(), cwd=project, env=cluster.environment, capture_output=True, text=True, timeout=600, check=False
+        command(),
+        cwd=project,
+        env=cluster.environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     log = (project / "logs" / "default" / "fit.log").read_text()
@@ -104,7 +110,13 @@ def test_a_lost_node_stops_the_run_and_the_next_goes_on(cluster: Cluster, projec
     assert running.returncode != 0, said
     cluster.start_node("n2")
     again = subprocess.run(
-        command(), cwd=project, env=cluster.environment, capture_output=True, text=True, timeout=600, check=False
+        command(),
+        cwd=project,
+        env=cluster.environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
     )
     assert again.returncode == 0, again.stdout + again.stderr
     assert "going on from step" in log.read_text()

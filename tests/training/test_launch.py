@@ -65,13 +65,20 @@ def saved(job: Job) -> bool:
 
 
 def test_job_file_holds_the_whole_job(world: World, tmp_path: Path) -> None:
-    job = world.job("file", "targets: 2, drafters: 1", start_from=tmp_path / "x", objective={"labels": "target_argmax"})
+    job = world.job(
+        "file", "targets: 2, drafters: 1", start_from=tmp_path / "x", objective={"labels": "target_argmax"}
+    )
     job.save(tmp_path / "job.json")
     assert Job.load(tmp_path / "job.json") == job
 
 
 def test_signal_and_killed_launcher(world: World) -> None:
-    job = world.job("launched", "targets: 1, drafters: 1", training={"num_steps": 300}, runtime={"save_interval_seconds": 0.01})
+    job = world.job(
+        "launched",
+        "targets: 1, drafters: 1",
+        training={"num_steps": 300},
+        runtime={"save_interval_seconds": 0.01},
+    )
     process = start_launcher(job)
     wait_until(lambda: saved(job))
     process.send_signal(signal.SIGTERM)
@@ -87,7 +94,10 @@ def test_signal_and_killed_launcher(world: World) -> None:
     alone = world.job("launched-alone", training={"num_steps": 300})
     assert train(alone) == [0]
     wanted = load_file(alone.result / "drafter.safetensors")
-    assert all(torch.equal(value, wanted[name]) for name, value in load_file(job.result / "drafter.safetensors").items())
+    assert all(
+        torch.equal(value, wanted[name])
+        for name, value in load_file(job.result / "drafter.safetensors").items()
+    )
 
 
 def test_killed_rank_is_named(world: World, capfd: pytest.CaptureFixture[str]) -> None:
@@ -107,4 +117,6 @@ def test_more_ranks_than_gpus_are_refused(world: World, monkeypatch: pytest.Monk
     with pytest.raises(ValueError, match=r"needs 7 GPUs on every machine, but 4 can be used"):
         launch(job)
     with pytest.raises(ValueError, match=r"has 7 ranks, which runtime.num_nodes 2 does not divide"):
-        check_machine(world.job("refused", "targets: 6, drafters: 1", runtime={"num_nodes": 2}), Topology(6, 1, False))
+        check_machine(
+            world.job("refused", "targets: 6, drafters: 1", runtime={"num_nodes": 2}), Topology(6, 1, False)
+        )

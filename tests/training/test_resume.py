@@ -60,7 +60,9 @@ def test_time_limit_after_every_step(world: World, undisturbed: dict[str, torch.
     check_same(job, undisturbed)
 
 
-def test_signal_then_fewer_targets(world: World, undisturbed: dict[str, torch.Tensor], capfd: pytest.CaptureFixture[str]) -> None:
+def test_signal_then_fewer_targets(
+    world: World, undisturbed: dict[str, torch.Tensor], capfd: pytest.CaptureFixture[str]
+) -> None:
     first = world.job("moved", "targets: 3, drafters: 1", training=LONG)
     processes, store = start(first)
     wait_for_step(first, 8, processes)
@@ -122,6 +124,6 @@ def test_warm_start_begins_at_the_other_drafter(world: World, undisturbed: dict[
     reached = load_file(job.result / "drafter.safetensors")
     for name, value in undisturbed.items():
         torch.testing.assert_close(reached[name], value, rtol=1e-5, atol=1e-6)
+    world_job = world.job("warm-other", start_from=source)
     with pytest.raises(ValueError, match="training.start_from: the drafter in .* has block_size 4"):
-        world_job = world.job("warm-other", start_from=source)
         train(Job(**{**vars(world_job), "drafter": world_job.drafter.model_copy(update={"block_size": 5})}))

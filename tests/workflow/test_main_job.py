@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 ROOT = Path(__file__).parents[2]
 SNAKEMAKE = Path(sys.executable).with_name("snakemake")
-WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
+WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa"]
 
 
 def conversations(number: int) -> list[dict[str, object]]:
@@ -42,7 +42,16 @@ def config_of(folder: Path, **sections: dict[str, object]) -> Path:
 
 
 def snakemake(folder: Path, *words: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
-    command = [str(SNAKEMAKE), "-s", str(ROOT / "Snakefile"), "--cores", "1", *words, "--configfile", "small.yaml"]
+    command = [
+        str(SNAKEMAKE),
+        "-s",
+        str(ROOT / "Snakefile"),
+        "--cores",
+        "1",
+        *words,
+        "--configfile",
+        "small.yaml",
+    ]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout, check=False
@@ -59,13 +68,13 @@ def test_from_conversations_to_a_report(tmp_path: Path) -> None:
     results = folder / "results" / "default"
 
     summary = json.loads((results / "evaluate" / "evaluation.json").read_text())
-    assert summary["identical"] == {name: 3 for name in ("dflash", "untrained", "prompt_lookup")}
+    assert summary["identical"] == dict.fromkeys(("dflash", "untrained", "prompt_lookup"), 3)
     acceptance = pl.read_parquet(results / "evaluate" / "acceptance.parquet")
     assert acceptance["value"].min() >= 1
     metrics = pl.read_parquet(results / "fit" / "metrics.parquet")
     assert metrics["step"].to_list() == [1, 2, 3, 4, 5, 6]
     with safe_open(results / "export_drafter" / "zlab" / "model.safetensors", "pt") as weights:
-        assert "layers.1.self_attn.q_proj.weight" in weights.keys()
+        assert "layers.1.self_attn.q_proj.weight" in list(weights.keys())
     page = (results / "draw_report" / "report.html").read_text()
     assert "acceptance" in page.lower()
 
@@ -77,7 +86,10 @@ def test_from_conversations_to_a_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
-        ({"batching": {"num_bukets": 3}}, "config: batching.num_bukets is not a setting; did you mean 'num_buckets'?"),
+        (
+            {"batching": {"num_bukets": 3}},
+            "config: batching.num_bukets is not a setting; did you mean 'num_buckets'?",
+        ),
         (
             {"data": {"sources": [{"name": "chats", "location": "nothere.jsonl"}]}},
             "chats has the location 'nothere.jsonl', where no file is",
