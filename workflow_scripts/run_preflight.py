@@ -33,7 +33,7 @@ def work(stage: Stage) -> None:
     on_gpu = device_of(runtime.device, 0).type == "cuda"
     chosen = stage.settings["training"]["kernels"]
     need = Need(
-        kernels=("triton" if on_gpu else "reference") if chosen == "auto" else chosen,
+        kernels="reference" if chosen == "auto" else chosen,
         num_gpus=Topology.parse(runtime.topology).local_ranks(runtime.num_nodes) if on_gpu else 0,
         drafter_parameters=sum(torch.Size(shape).numel() for shape in weight_shapes(config).values()),
         kept_checkpoints=runtime.keep_checkpoints,

@@ -1,5 +1,6 @@
 """The launcher of one machine's ranks: torchrun's agent, in this process."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def run_agent(job_path: Path, topology: Topology, num_nodes: int, endpoint: str,
         shutdown_timeout=30,
     )
     try:
-        elastic_launch(config, sys.executable)("-m", "dflash.training.rank", str(job_path))
+        elastic_launch(config, sys.executable)("-m", "dflash.training.rank", str(job_path), str(os.getpid()))
     except ChildFailedError as error:
         statuses = {failure.exitcode for failure in error.failures.values()}
         for status in (WALL_TIME_STATUS, SIGNAL_STATUS):

@@ -181,7 +181,6 @@ def leader_of(rank: Rank, loop: DrafterLoop) -> Leader:
 
 def _learner(rank: Rank) -> Learner:
     training = rank.job.training
-    by_device: Backend = "triton" if rank.device.type == "cuda" else "reference"
     return Learner(
         drafter=rank.drafter,
         embedding_VH=rank.ends.embedding_VH,
@@ -189,8 +188,13 @@ def _learner(rank: Rank) -> Learner:
         objective=objective_of(rank.job),
         rules=rules_of(rank.job),
         compute_dtype=compute_dtype(training.compute_dtype, rank.device),
-        backend=by_device if training.kernels == "auto" else training.kernels,
+        backend=_backend(training.kernels),
     )
+
+
+def _backend(kernels: str) -> Backend:
+    """`auto` is the reference on every device as long as there are no Triton kernels."""
+    return "triton" if kernels == "triton" else "reference"
 
 
 def _source(rank: Rank, drafter: int, first: int) -> FeatureSource:

@@ -200,4 +200,5 @@ def end(job: Job, place: Place) -> NoReturn:
 
 
 if __name__ == "__main__":
+    die_with_parent(int(sys.argv[2]))
     end(Job.load(Path(sys.argv[1])), Place.from_launcher())

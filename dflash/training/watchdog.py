@@ -32,9 +32,15 @@ FAILED, STOPPED = "dflash/failed", "dflash/stopped"
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
-    """Let the kernel kill this process when the thread that started it ends (Linux)."""
+def die_with_parent(parent: int | None = None) -> None:
+    """Let the kernel kill this process when the thread that started it ends (Linux).
+
+    Args:
+        parent: process that started this one, where it may be gone already: then this one ends at once.
+    """
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent is not None and os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Watchdog:
