@@ -54,9 +54,9 @@ def anchor_attention(
 
 class _AnchorAttention(torch.autograd.Function):
     @staticmethod
-    def forward(
+    def forward(  # type: ignore[no-untyped-def]
         ctx, query, key_context, value_context, key_block, value_block, rows, starts, anchors, scale, window
-    ):  # type: ignore[no-untyped-def]
+    ):
         tiles = _Tiles(query, key_context, value_context, key_block, value_block, scale)
         chunks = _chunks(rows, starts, anchors, window, query.shape[1], tiles.group, query.shape[2])
         out = torch.empty_like(query, memory_format=torch.contiguous_format)

@@ -71,7 +71,7 @@ class _CrossEntropy(torch.autograd.Function):
             losses_M[rows], correct_M[rows], gradient = _cross_entropy_rows(
                 hidden_MH[rows], head_VH, labels_M[rows], bias_V, softcap, gradient_MH is not None
             )
-            if gradient_MH is not None:
+            if gradient_MH is not None and gradient is not None:
                 gradient_MH[rows] = gradient
         ctx.save_for_backward(gradient_MH)
         ctx.mark_non_differentiable(correct_M)
@@ -94,7 +94,7 @@ class _Divergence(torch.autograd.Function):
             losses_M[rows], agree_M[rows], gradient = _divergence_rows(
                 hidden_MH[rows], head_VH, target_MH[rows], bias_V, softcap, gradient_MH is not None
             )
-            if gradient_MH is not None:
+            if gradient_MH is not None and gradient is not None:
                 gradient_MH[rows] = gradient
         ctx.save_for_backward(gradient_MH)
         ctx.mark_non_differentiable(agree_M)

@@ -279,7 +279,7 @@ def heldout_figures(
 
 def write_demo(folder: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
     """Write weights in bfloat16, tokenizer and chat template, as transformers reads them."""
-    model.to(torch.bfloat16).save_pretrained(folder)
+    model.bfloat16().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     # transformers makes the weights readable by their owner alone
     (folder / "model.safetensors").chmod(0o644)

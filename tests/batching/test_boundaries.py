@@ -1,6 +1,6 @@
 """The optimum is the optimum: brute force on small cases, an independent method on large ones, published figures."""
 
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +37,7 @@ def brute_force(widths: np.ndarray, counts: np.ndarray, prices: np.ndarray, numb
     best = np.inf
     for inner in combinations(range(1, len(widths)), number - 1):
         cuts = [0, *inner, len(widths)]
-        total = sum(prices[b - 1] * counts[a:b].sum() for a, b in zip(cuts, cuts[1:], strict=False))
+        total = sum(prices[b - 1] * counts[a:b].sum() for a, b in pairwise(cuts))
         best = min(best, total)
     return float(best)
 

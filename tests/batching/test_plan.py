@@ -1,5 +1,6 @@
 """The laws of a plan, for every policy: all samples once, never over budget, the same for everybody, new every epoch."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -115,7 +116,7 @@ def test_every_step_mixes_lengths_better_than_a_shuffle_and_without_a_period() -
     for epoch in range(4):
         index = epoch_index(plan, epoch)
         ordered, offsets = lengths[index.sample_ids_N], step_offsets(index, 32)
-        means += [float(ordered[a:b].mean()) for a, b in zip(offsets[:-2], offsets[1:-1], strict=True)]
+        means += [float(ordered[a:b].mean()) for a, b in itertools.pairwise(offsets)]
     correlations = autocorrelation(np.array(means))
     assert len(means) >= 1000
     assert (np.abs(correlations) > 3 / np.sqrt(len(means))).sum() <= 3
