@@ -6,7 +6,7 @@ rule measure_lengths:
         request="results/{experiment}/.request/measure_lengths.json",
         encode=encoded,
     output:
-        "results/{experiment}/measure_lengths.json",
+        manifest="results/{experiment}/measure_lengths.json",
     log:
         "logs/{experiment}/measure_lengths.log",
     shell:
@@ -18,7 +18,7 @@ rule choose_boundaries:
         request="results/{experiment}/.request/choose_boundaries.json",
         measure_lengths="results/{experiment}/measure_lengths.json",
     output:
-        "results/{experiment}/choose_boundaries.json",
+        manifest="results/{experiment}/choose_boundaries.json",
     log:
         "logs/{experiment}/choose_boundaries.log",
     shell:
@@ -31,7 +31,7 @@ rule build_plan:
         measure_lengths="results/{experiment}/measure_lengths.json",
         choose_boundaries="results/{experiment}/choose_boundaries.json",
     output:
-        "results/{experiment}/build_plan.json",
+        manifest="results/{experiment}/build_plan.json",
     log:
         "logs/{experiment}/build_plan.log",
     shell:

@@ -29,7 +29,7 @@ def command(script, *inputs, several=()):
     parts += [f"--inputs {name} {{input.{name}:q}}" for name in several]
     return (
         " ".join(parts)
-        + " --output {output[0]:q} 2>&1 | (trap '' INT TERM HUP; exec tee {log:q})"
+        + " --output {output.manifest:q} 2>&1 | (trap '' INT TERM HUP; exec tee {log:q})"
     )
 
 

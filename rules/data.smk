@@ -5,7 +5,7 @@ rule export_corpus:
     input:
         request="results/{experiment}/.request/export_corpus.json",
     output:
-        "results/{experiment}/export_corpus.json",
+        manifest="results/{experiment}/export_corpus.json",
     log:
         "logs/{experiment}/export_corpus.log",
     shell:
@@ -17,7 +17,7 @@ rule regenerate:
         request="results/{experiment}/.request/regenerate/{source}.json",
         export_corpus=lambda wildcards: corpus_for(wildcards, "regenerate"),
     output:
-        "results/{experiment}/regenerate/{source}.json",
+        manifest="results/{experiment}/regenerate/{source}.json",
     log:
         "logs/{experiment}/regenerate/{source}.log",
     shell:
@@ -30,7 +30,7 @@ rule encode:
         export_corpus=lambda wildcards: corpus_for(wildcards, "encode"),
         regenerate=regenerated_for,
     output:
-        "results/{experiment}/encode/{source}.json",
+        manifest="results/{experiment}/encode/{source}.json",
     log:
         "logs/{experiment}/encode/{source}.log",
     shell:
@@ -42,7 +42,7 @@ rule report_data:
         request="results/{experiment}/.request/report_data.json",
         encode=encoded,
     output:
-        "results/{experiment}/report_data.json",
+        manifest="results/{experiment}/report_data.json",
     log:
         "logs/{experiment}/report_data.log",
     shell:

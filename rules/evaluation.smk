@@ -7,7 +7,7 @@ rule evaluate:
         encode=encoded,
         fit="results/{experiment}/fit.json",
     output:
-        "results/{experiment}/evaluate.json",
+        manifest="results/{experiment}/evaluate.json",
     log:
         "logs/{experiment}/evaluate.log",
     shell:
@@ -19,7 +19,7 @@ rule export_drafter:
         request="results/{experiment}/.request/export_drafter.json",
         fit="results/{experiment}/fit.json",
     output:
-        "results/{experiment}/export_drafter.json",
+        manifest="results/{experiment}/export_drafter.json",
     log:
         "logs/{experiment}/export_drafter.log",
     shell:

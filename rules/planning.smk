@@ -6,7 +6,7 @@ rule run_preflight:
         request="results/{experiment}/.request/run_preflight.json",
         build_plan="results/{experiment}/build_plan.json",
     output:
-        "results/{experiment}/run_preflight.json",
+        manifest="results/{experiment}/run_preflight.json",
     log:
         "logs/{experiment}/run_preflight.log",
     shell:
@@ -19,7 +19,7 @@ rule measure_rates:
         encode=encoded,
         build_plan="results/{experiment}/build_plan.json",
     output:
-        "results/{experiment}/measure_rates.json",
+        manifest="results/{experiment}/measure_rates.json",
     log:
         "logs/{experiment}/measure_rates.log",
     shell:

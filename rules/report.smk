@@ -6,8 +6,8 @@ rule draw_data_report:
         request="results/{experiment}/.request/draw_data_report.json",
         report_data="results/{experiment}/report_data.json",
     output:
-        "results/{experiment}/draw_data_report.json",
-        report(
+        manifest="results/{experiment}/draw_data_report.json",
+        page=report(
             "results/{experiment}/draw_data_report/data.html",
             caption="../report/data.rst",
             category="Data",
@@ -31,8 +31,8 @@ rule draw_report:
         evaluate="results/{experiment}/evaluate.json",
         export_drafter="results/{experiment}/export_drafter.json",
     output:
-        "results/{experiment}/draw_report.json",
-        report(
+        manifest="results/{experiment}/draw_report.json",
+        page=report(
             "results/{experiment}/draw_report/report.html",
             caption="../report/experiment.rst",
             category="Experiments",
@@ -61,8 +61,8 @@ rule draw_comparison:
         fit=expand("results/{experiment}/fit.json", experiment=SETTINGS),
         evaluate=expand("results/{experiment}/evaluate.json", experiment=SETTINGS),
     output:
-        "results/draw_comparison.json",
-        report(
+        manifest="results/draw_comparison.json",
+        page=report(
             "results/draw_comparison/comparison.html",
             caption="../report/comparison.rst",
             category="Comparison",

@@ -10,7 +10,7 @@ rule fit:
         start_from=start_for,
         preflight="results/{experiment}/run_preflight.json",
     output:
-        "results/{experiment}/fit.json",
+        manifest="results/{experiment}/fit.json",
     log:
         "logs/{experiment}/fit.log",
     shell:
