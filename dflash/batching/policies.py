@@ -33,6 +33,8 @@ again next epoch, against chance; `drafters_lost`: time that 2 drafters lose in 
 LARGEST_SAMPLE = 200_000
 """Samples that are compared at most; a keyed choice of a larger data set."""
 _WORTH = 0.05
+# Share of the length variance between steps up to which steps count as mixed.
+_MIXED = 0.2
 
 
 def compare_policies(
@@ -95,8 +97,16 @@ def recommendation(rows: dict[str, dict[str, float]]) -> tuple[str, str]:
     wasted = rows["random"]["work"] / bucketed - 1
     return (
         "bucketed",
-        f"random batches cost {wasted:.0%} more; every step mixes all lengths; {shapes}{addition}",
+        f"random batches cost {wasted:.0%} more; {_mixing(rows['bucketed']['variance_between_steps'])}; {shapes}{addition}",
     )
+
+
+def _mixing(share: float | None) -> str:
+    """How well the steps mix lengths, and what helps where they do so badly."""
+    if share is None:
+        return "all samples are equally long"
+    text = f"{share:.0%} of the length variance lies between steps"
+    return text if share <= _MIXED else f"{text} (more batching.cells_per_step would mix them better)"
 
 
 def policies_text(table: pl.DataFrame) -> str:
