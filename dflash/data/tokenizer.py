@@ -16,9 +16,7 @@ def load_tokenizer(target: str, revision: str | None = None, trust_remote_code: 
     """
     from transformers import AutoTokenizer
 
-    place, options = _place(target)
-    if target.startswith("hub:"):
-        options["revision"] = revision
+    place, options = model_place(target, revision)
     tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code, **options)
     if not tokenizer.is_fast:
         raise ValueError(
@@ -27,16 +25,21 @@ def load_tokenizer(target: str, revision: str | None = None, trust_remote_code: 
     return tokenizer
 
 
-def _place(target: str) -> tuple[str, dict[str, Any]]:
+def model_place(target: str, revision: str | None) -> tuple[str, dict[str, Any]]:
+    """Where transformers finds a target: a name or a path, and the options that go with it.
+
+    Raises:
+        ValueError: neither of the four kinds.
+    """
     if target == "demo":
         return str(DEMO_FOLDER), {}
     if target.startswith("hub:"):
-        return target.removeprefix("hub:"), {}
+        return target.removeprefix("hub:"), {"revision": revision}
     path = Path(target)
     if path.suffix == ".gguf" and path.is_file():
         return str(path.parent), {"gguf_file": path.name}
-    if path.is_dir():
+    if (path / "config.json").is_file():
         return str(path), {}
     raise ValueError(
-        f"target is {target!r}: use demo, hub:OWNER/NAME, a model folder, or a .gguf file that exists"
+        f"target is {target!r}: use demo, hub:OWNER/NAME, a folder with a config.json, or a .gguf file that exists"
     )

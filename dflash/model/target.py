@@ -6,18 +6,15 @@ Rows are padded on the right and the target is causal, so no real token ever see
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-import dflash
+from dflash.data.tokenizer import model_place
 from dflash.model.drafter_config import TargetFacts
 from dflash.model.objective import Head
-
-DEMO_FOLDER = Path(dflash.__path__[0]) / "demo"
 
 
 @dataclass(frozen=True)
@@ -161,26 +158,6 @@ def load_facts(target: str, loading: Loading) -> TargetFacts:
     place, options = model_place(target, loading.revision)
     config = AutoConfig.from_pretrained(place, trust_remote_code=loading.trust_remote_code, **options)
     return facts_of(config, public_name(target))
-
-
-def model_place(target: str, revision: str | None) -> tuple[str, dict[str, Any]]:
-    """Where transformers finds a target: a name or a path, and the options that go with it.
-
-    Raises:
-        ValueError: neither of the four kinds.
-    """
-    if target == "demo":
-        return str(DEMO_FOLDER), {}
-    if target.startswith("hub:"):
-        return target.removeprefix("hub:"), {"revision": revision}
-    path = Path(target)
-    if path.suffix == ".gguf" and path.is_file():
-        return str(path.parent), {"gguf_file": path.name}
-    if (path / "config.json").is_file():
-        return str(path), {}
-    raise ValueError(
-        f"target is {target!r}: use demo, hub:OWNER/NAME, a folder with a config.json, or a .gguf file that exists"
-    )
 
 
 def public_name(target: str) -> str:

@@ -16,14 +16,13 @@ from transformers import (
     Qwen3NextConfig,
 )
 
+from dflash.data.tokenizer import DEMO_FOLDER, model_place
 from dflash.model.target import (
-    DEMO_FOLDER,
     Loading,
     compute_dtype,
     facts_of,
     load_facts,
     load_target,
-    model_place,
     wrap_target,
 )
 from tests.model.tiny import SHAPE, tiny_config, tiny_target
