@@ -201,7 +201,9 @@ def _check(
     # what was asked for is no fault of the data
     faults = number - counts.rejected.get(TOO_LONG_DROPPED, 0)
     allowed = (
-        math.floor(rules.max_rejected * counts.rows) if counts.rows >= MIN_ROWS_FOR_LIMIT else counts.rows - 1
+        max(1, math.floor(rules.max_rejected * counts.rows))
+        if counts.rows >= MIN_ROWS_FOR_LIMIT
+        else counts.rows - 1
     )
     if not counts.samples or faults > allowed:
         raise ValueError(
