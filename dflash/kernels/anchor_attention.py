@@ -43,8 +43,7 @@ def anchor_attention(
 
     Args:
         query_ALND: heads N a multiple of K; heads n x K .. share key head n. All floating tensors have one type.
-        rows_A, starts_A, anchors_A: int64, sorted by (row, position); any other order gives the same result, slower.
-            A may be 0.
+        rows_A, starts_A, anchors_A: int64, sorted by (row, position), starts not decreasing inside a row. A may be 0.
         scale: factor of the scores, usually D ** -0.5.
         window: positions back from a slot that it sees, itself included; None for all.
         backend: `reference`; `triton` is refused, see `check_backend`.
@@ -70,7 +69,21 @@ def anchor_attention(
         raise ValueError(f"window is {window}; a slot sees at least itself: give 1 or more, or None")
     places = (rows_A, starts_A, anchors_A)
     tensors = (query_ALND, key_context_BSKD, value_context_BSKD, key_block_ALKD, value_block_ALKD)
+    if backend == "triton":
+        require_gpu(query_ALND)
+        from dflash.kernels import triton_attention
+
+        return triton_attention.anchor_attention(*tensors, *places, scale=scale, window=window)
     return reference_attention.anchor_attention(*tensors, *places, scale=scale, window=window)
+
+
+def require_gpu(tensor: Tensor) -> None:
+    """Refuse Triton for a tensor that it cannot work on."""
+    if not tensor.is_cuda:
+        raise ValueError(
+            f"Triton kernels were asked for, but the tensors are on {tensor.device}: they need a CUDA device. "
+            "Set training.kernels to auto or reference"
+        )
 
 
 def _check_shapes(

@@ -36,6 +36,11 @@ def linear_cross_entropy(
     _check(hidden_MH, head_VH, bias_V, softcap)
     if tuple(labels_M.shape) != (len(hidden_MH),):
         raise ValueError(f"labels_M is {tuple(labels_M.shape)}; there are {len(hidden_MH)} rows")
+    if backend == "triton":
+        require_gpu(hidden_MH)
+        from dflash.kernels import triton_loss
+
+        return triton_loss.linear_cross_entropy(hidden_MH, head_VH, labels_M, bias_V=bias_V, softcap=softcap)
     return reference_loss.linear_cross_entropy(hidden_MH, head_VH, labels_M, bias_V=bias_V, softcap=softcap)
 
 
@@ -65,6 +70,11 @@ def linear_kl(
         raise ValueError(
             f"target_hidden_MH is {tuple(target_hidden_MH.shape)}; it must be {tuple(hidden_MH.shape)}, as hidden_MH"
         )
+    if backend == "triton":
+        require_gpu(hidden_MH)
+        from dflash.kernels import triton_loss
+
+        return triton_loss.linear_kl(hidden_MH, head_VH, target_hidden_MH, bias_V=bias_V, softcap=softcap)
     return reference_loss.linear_kl(hidden_MH, head_VH, target_hidden_MH, bias_V=bias_V, softcap=softcap)
 
 
@@ -78,11 +88,15 @@ def linear_argmax(
 ) -> Tensor:
     """The most likely token of every row, int64 [M]; the first of equals. No gradient.
 
+    A product and a maximum a tile: plain PyTorch on every device.
+
     Raises:
         ValueError: as `linear_cross_entropy`.
     """
     check_backend(backend)
     _check(hidden_MH, head_VH, bias_V, softcap)
+    if backend == "triton":
+        require_gpu(hidden_MH)
     return reference_loss.linear_argmax(hidden_MH, head_VH, bias_V=bias_V)
 
 
