@@ -9,11 +9,7 @@ SETTINGS = ("target", "target_loading", "drafter", "anchors", "objective", "trai
 
 def work(stage: Stage) -> None:
     """Leave drafter.safetensors, drafter.json, fit.json and the tables; exits with 75 where the time limit is near."""
-    import os
     from pathlib import Path
-
-    # Read once, when PyTorch loads OpenMP: threads that wait give their core to whoever shares it.
-    os.environ["OMP_WAIT_POLICY"] = "passive"
 
     from dflash.config.runtime import Runtime
     from dflash.training.job import SECTIONS, Job

@@ -9,10 +9,6 @@ def work(stage: Stage) -> None:
     """Write splits.parquet, rates.json and the recommendation, all measured, and print the table."""
     import dataclasses
     import json
-    import os
-
-    # Read once, when PyTorch loads OpenMP: threads that wait give their core to whoever shares it.
-    os.environ["OMP_WAIT_POLICY"] = "passive"
 
     import numpy as np
     import polars as pl

@@ -18,10 +18,6 @@ SETTINGS = (
 def work(stage: Stage) -> None:
     """Write a JSONL of messages for every source file, and regeneration.json with the counts."""
     import json
-    import os
-
-    # Read once, when PyTorch loads OpenMP: threads that wait give their core to whoever shares it.
-    os.environ["OMP_WAIT_POLICY"] = "passive"
 
     from dflash.data.conversations import choose, read_prompts, row_of
 
