@@ -33,7 +33,7 @@ class Training(Section):
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the drafter's products; master weights are float32. `auto`: bfloat16 where the device multiplies it natively."""
     kernels: Literal["auto", "reference", "triton"] = "auto"
-    """`auto` and `reference`: plain PyTorch, chunked, on any device. `triton` is refused: there are no Triton kernels yet."""
+    """`auto` and `reference`: plain PyTorch, chunked, on any device. `triton`: fused kernels, which have not run on a GPU yet."""
     deterministic: bool = True
     """Same inputs give the same bits on the same machine."""
     start_from: str | None = None

@@ -31,7 +31,15 @@ class Compiled:
 
 
 def compile_all(
-    capability: int, num_heads: int, num_keys: int, block_size: int, head_size: int, dtype: str, windowed: bool, has_bias: bool, has_cap: bool
+    capability: int,
+    num_heads: int,
+    num_keys: int,
+    block_size: int,
+    head_size: int,
+    dtype: str,
+    windowed: bool,
+    has_bias: bool,
+    has_cap: bool,
 ) -> list[Compiled]:
     """Compile every kernel of a drafter.
 
@@ -46,7 +54,11 @@ def compile_all(
     constants = {**sizes, "HAS_WINDOW": windowed, "UPCAST": False}
     options = {"num_warps": triton_attention.NUM_WARPS, "num_stages": triton_attention.NUM_STAGES}
     found = []
-    for kernel in (triton_attention.forward_kernel, triton_attention.backward_block_kernel, triton_attention.backward_context_kernel):
+    for kernel in (
+        triton_attention.forward_kernel,
+        triton_attention.backward_block_kernel,
+        triton_attention.backward_context_kernel,
+    ):
         found.append(_compile(kernel, capability, dtype, constants, options))
     flags = {"HAS_BIAS": has_bias, "HAS_CAP": has_cap, "BLOCK": triton_loss.BLOCK}
     for kernel in (triton_loss.softmax_tile_kernel, triton_loss.divergence_row_kernel):
@@ -70,7 +82,9 @@ _UNALIGNED = {"losses_ptr", "agree_ptr", "labels_ptr"}
 """Pointers into the middle of a tensor."""
 
 
-def _compile(kernel: Any, capability: int, dtype: str, constants: dict[str, Any], options: dict[str, int]) -> Compiled:
+def _compile(
+    kernel: Any, capability: int, dtype: str, constants: dict[str, Any], options: dict[str, int]
+) -> Compiled:
     used = {name: value for name, value in constants.items() if name in kernel.arg_names}
     signature, attributes = {}, {}
     for place, name in enumerate(kernel.arg_names):
@@ -94,7 +108,9 @@ def _resources(cubin: bytes) -> tuple[int, int]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        text = subprocess.run([dump, "-res-usage", file.name], capture_output=True, text=True, check=True, timeout=60).stdout
+        text = subprocess.run(
+            [dump, "-res-usage", file.name], capture_output=True, text=True, check=True, timeout=60
+        ).stdout
     registers, stack = re.search(r"REG:(\d+)", text), re.search(r"STACK:(\d+)", text)
     assert registers and stack, text
     return int(registers[1]), int(stack[1])

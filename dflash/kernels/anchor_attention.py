@@ -9,18 +9,6 @@ from dflash.kernels import reference_attention
 Backend = Literal["reference", "triton"]
 
 
-def check_backend(backend: Backend) -> None:
-    """Refuse what is not there; nothing else is run in its place.
-
-    Raises:
-        ValueError: Triton kernels are asked for. There are none yet.
-    """
-    if backend == "triton":
-        raise ValueError(
-            "training.kernels is 'triton', but this version has no Triton kernels yet; set it to 'auto' or 'reference'"
-        )
-
-
 def anchor_attention(
     query_ALND: Tensor,
     key_context_BSKD: Tensor,
@@ -46,7 +34,7 @@ def anchor_attention(
         rows_A, starts_A, anchors_A: int64, sorted by (row, position), starts not decreasing inside a row. A may be 0.
         scale: factor of the scores, usually D ** -0.5.
         window: positions back from a slot that it sees, itself included; None for all.
-        backend: `reference`; `triton` is refused, see `check_backend`.
+        backend: `triton` needs a GPU, and has not run on one yet.
 
     Returns:
         [A, L, N, D], in the type of the queries.
@@ -54,7 +42,6 @@ def anchor_attention(
     Raises:
         ValueError: shapes that don't fit together, or Triton where it cannot run.
     """
-    check_backend(backend)
     _check_shapes(
         query_ALND,
         key_context_BSKD,

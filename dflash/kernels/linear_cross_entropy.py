@@ -7,7 +7,7 @@ softcap * tanh(logits / softcap) where a soft cap is given.
 from torch import Tensor
 
 from dflash.kernels import reference_loss
-from dflash.kernels.anchor_attention import Backend, check_backend
+from dflash.kernels.anchor_attention import Backend, require_gpu
 
 
 def linear_cross_entropy(
@@ -24,7 +24,7 @@ def linear_cross_entropy(
     Args:
         labels_M: int64 in [0, V). M may be 0.
         softcap: positive, or None.
-        backend: `reference`; `triton` is refused.
+        backend: `triton` needs a GPU, and has not run on one yet.
 
     Returns:
         losses_M, float32 (float64 for float64 hidden states), and correct_M, bool: no logit exceeds the label's.
@@ -32,7 +32,6 @@ def linear_cross_entropy(
     Raises:
         ValueError: shapes or types that don't fit together, or Triton where it cannot run.
     """
-    check_backend(backend)
     _check(hidden_MH, head_VH, bias_V, softcap)
     if tuple(labels_M.shape) != (len(hidden_MH),):
         raise ValueError(f"labels_M is {tuple(labels_M.shape)}; there are {len(hidden_MH)} rows")
@@ -64,7 +63,6 @@ def linear_kl(
     Raises:
         ValueError: as `linear_cross_entropy`.
     """
-    check_backend(backend)
     _check(hidden_MH, head_VH, bias_V, softcap)
     if target_hidden_MH.shape != hidden_MH.shape:
         raise ValueError(
@@ -93,7 +91,6 @@ def linear_argmax(
     Raises:
         ValueError: as `linear_cross_entropy`.
     """
-    check_backend(backend)
     _check(hidden_MH, head_VH, bias_V, softcap)
     if backend == "triton":
         require_gpu(hidden_MH)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 TILE_QUERIES = 64
 """Queries of a tile at most, unless one anchor alone has more."""
-TILE_KEYS = 32
-"""Context keys of a step of the walk."""
+TILE_KEYS = 4096
+"""Context keys of a step of the walk x padded head size: what fits registers without spilling."""
 NUM_WARPS = 4
 NUM_STAGES = 2
 
@@ -70,14 +70,14 @@ def forward_kernel(
     own_valid = (own < TA * L) & (own_anchor < A)
     own_places = ((own_anchor.to(tl.int64) * L + own % L) * K + head) * D
     own_mask = own_valid[:, None] & real[None, :]
-    key = tl.load(kb_ptr + own_places[:, None] + dims[None, :], mask=own_mask, other=0.0)
-    value = tl.load(vb_ptr + own_places[:, None] + dims[None, :], mask=own_mask, other=0.0)
-    scores = _product(query, tl.trans(key), UPCAST) * scale
-    scores = tl.where((anchor[:, None] == own_anchor[None, :]) & own_valid[None, :], scores, -1.0e30)
-    highest = tl.max(scores, axis=1)
-    weights = tl.exp(scores - highest[:, None])
-    total = tl.sum(weights, axis=1)
-    taken = _product(weights.to(value.dtype), value, UPCAST)
+    own_key = tl.load(kb_ptr + own_places[:, None] + dims[None, :], mask=own_mask, other=0.0)
+    own_value = tl.load(vb_ptr + own_places[:, None] + dims[None, :], mask=own_mask, other=0.0)
+    own_scores = _product(query, tl.trans(own_key), UPCAST) * scale
+    own_scores = tl.where((anchor[:, None] == own_anchor[None, :]) & own_valid[None, :], own_scores, -1.0e30)
+    highest = tl.max(own_scores, axis=1)
+    own_weights = tl.exp(own_scores - highest[:, None])
+    total = tl.sum(own_weights, axis=1)
+    taken = _product(own_weights.to(own_value.dtype), own_value, UPCAST)
 
     row = tl.load(rows_ptr + first).to(tl.int32)
     last_row = tl.load(rows_ptr + last).to(tl.int32)
@@ -137,17 +137,25 @@ def backward_block_kernel(
     own_valid = (own < TA * L) & (own_anchor < A)
     own_places = ((own_anchor.to(tl.int64) * L + own % L) * K + head) * D
     own_mask = own_valid[:, None] & real[None, :]
-    key = tl.load(kb_ptr + own_places[:, None] + dims[None, :], mask=own_mask, other=0.0)
-    value = tl.load(vb_ptr + own_places[:, None] + dims[None, :], mask=own_mask, other=0.0)
-    scores = _product(query, tl.trans(key), UPCAST) * scale - lse[:, None]
-    seen = (anchor[:, None] == own_anchor[None, :]) & own_valid[None, :] & valid[:, None]
-    weights = tl.exp(tl.where(seen, scores, float("-inf")))
-    change = weights * (_product(grad, tl.trans(value), UPCAST) - delta[:, None])
-    grad_value = _product(tl.trans(weights.to(grad.dtype)), grad, UPCAST)
-    grad_key = _product(tl.trans(change.to(query.dtype)), query, UPCAST) * scale
-    tl.store(grad_vb_ptr + own_places[:, None] + dims[None, :], grad_value.to(grad_vb_ptr.dtype.element_ty), mask=own_mask)
-    tl.store(grad_kb_ptr + own_places[:, None] + dims[None, :], grad_key.to(grad_kb_ptr.dtype.element_ty), mask=own_mask)
-    grad_query = _product(change.to(key.dtype), key, UPCAST)
+    own_key = tl.load(kb_ptr + own_places[:, None] + dims[None, :], mask=own_mask, other=0.0)
+    own_value = tl.load(vb_ptr + own_places[:, None] + dims[None, :], mask=own_mask, other=0.0)
+    own_scores = _product(query, tl.trans(own_key), UPCAST) * scale - lse[:, None]
+    own_seen = (anchor[:, None] == own_anchor[None, :]) & own_valid[None, :] & valid[:, None]
+    own_weights = tl.exp(tl.where(own_seen, own_scores, float("-inf")))
+    own_change = own_weights * (_product(grad, tl.trans(own_value), UPCAST) - delta[:, None])
+    grad_value = _product(tl.trans(own_weights.to(grad.dtype)), grad, UPCAST)
+    grad_key = _product(tl.trans(own_change.to(query.dtype)), query, UPCAST) * scale
+    tl.store(
+        grad_vb_ptr + own_places[:, None] + dims[None, :],
+        grad_value.to(grad_vb_ptr.dtype.element_ty),
+        mask=own_mask,
+    )
+    tl.store(
+        grad_kb_ptr + own_places[:, None] + dims[None, :],
+        grad_key.to(grad_kb_ptr.dtype.element_ty),
+        mask=own_mask,
+    )
+    grad_query = _product(own_change.to(own_key.dtype), own_key, UPCAST)
 
     row = tl.load(rows_ptr + first).to(tl.int32)
     last_row = tl.load(rows_ptr + last).to(tl.int32)
@@ -169,7 +177,11 @@ def backward_block_kernel(
             change = weights * (_product(grad, tl.trans(value), UPCAST) - delta[:, None])
             grad_query += _product(change.to(key.dtype), key, UPCAST)
         row += 1
-    tl.store(grad_q_ptr + places[:, None] + dims[None, :], (grad_query * scale).to(grad_q_ptr.dtype.element_ty), mask=mask)
+    tl.store(
+        grad_q_ptr + places[:, None] + dims[None, :],
+        (grad_query * scale).to(grad_q_ptr.dtype.element_ty),
+        mask=mask,
+    )
 
 
 @triton.jit(do_not_specialize=["A", "S", "WINDOW"])
@@ -209,14 +221,23 @@ def backward_context_kernel(
         change = weights * (_product(grad, tl.trans(value), UPCAST) - delta[:, None])
         grad_value += _product(tl.trans(weights.to(grad.dtype)), grad, UPCAST)
         grad_key += _product(tl.trans(change.to(query.dtype)), query, UPCAST)
-    tl.store(grad_vc_ptr + key_places[:, None] + dims[None, :], grad_value.to(grad_vc_ptr.dtype.element_ty), mask=key_mask)
-    tl.store(grad_kc_ptr + key_places[:, None] + dims[None, :], (grad_key * scale).to(grad_kc_ptr.dtype.element_ty), mask=key_mask)
+    tl.store(
+        grad_vc_ptr + key_places[:, None] + dims[None, :],
+        grad_value.to(grad_vc_ptr.dtype.element_ty),
+        mask=key_mask,
+    )
+    tl.store(
+        grad_kc_ptr + key_places[:, None] + dims[None, :],
+        (grad_key * scale).to(grad_kc_ptr.dtype.element_ty),
+        mask=key_mask,
+    )
 
 
 def tile_sizes(num_heads: int, num_keys: int, block_size: int, head_size: int) -> dict[str, int]:
     """The compile-time sizes of a model's kernels: K, G, L, D, TA anchors and R queries of a tile, C, BD, BN."""
     group = num_heads // num_keys
     anchors = max(1, TILE_QUERIES // (group * block_size))
+    padded = max(16, triton.next_power_of_2(head_size))
     return {
         "K": num_keys,
         "G": group,
@@ -225,8 +246,8 @@ def tile_sizes(num_heads: int, num_keys: int, block_size: int, head_size: int) -
         "TA": anchors,
         "R": max(16, triton.next_power_of_2(anchors * group * block_size)),
         "C": max(16, triton.next_power_of_2(anchors * block_size)),
-        "BD": max(16, triton.next_power_of_2(head_size)),
-        "BN": TILE_KEYS,
+        "BD": padded,
+        "BN": max(16, min(64, TILE_KEYS // padded)),
     }
 
 
@@ -251,7 +272,9 @@ def anchor_attention(
 
 class _AnchorAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, query, key_context, value_context, key_block, value_block, rows, starts, anchors, scale, window):  # type: ignore[no-untyped-def]
+    def forward(
+        ctx, query, key_context, value_context, key_block, value_block, rows, starts, anchors, scale, window
+    ):  # type: ignore[no-untyped-def]
         tensors = [each.contiguous() for each in (query, key_context, value_context, key_block, value_block)]
         places = [each.contiguous() for each in (rows, starts, anchors)]
         out = torch.empty_like(tensors[0])
@@ -277,13 +300,26 @@ class _AnchorAttention(torch.autograd.Function):
         if len(rows):
             grid = (triton.cdiv(len(rows), sizes["TA"]), sizes["K"])
             sums = (grad_out, lse_ALN, delta_ALN)
-            backward_block_kernel[grid](*tensors, *sums, *places, grads[0], *grads[3:], *plain, **sizes, **options)
+            backward_block_kernel[grid](
+                *tensors, *sums, *places, grads[0], *grads[3:], *plain, **sizes, **options
+            )
         num_rows, width = key_context.shape[:2]
         if num_rows and width:
             ends = _anchors_of_stretches(rows, starts, anchors, num_rows, width, sizes, ctx.window)
             grid = (triton.cdiv(width, sizes["BN"]), sizes["K"], num_rows)
             held = {name: size for name, size in sizes.items() if name != "C"}
-            arguments = (query, key_context, value_context, grad_out, lse_ALN, delta_ALN, *places, *ends, *grads[1:3], *plain)
+            arguments = (
+                query,
+                key_context,
+                value_context,
+                grad_out,
+                lse_ALN,
+                delta_ALN,
+                *places,
+                *ends,
+                *grads[1:3],
+                *plain,
+            )
             backward_context_kernel[grid](*arguments, **held, **options)
         return *grads, None, None, None, None, None
 
@@ -292,17 +328,30 @@ def _sizes(query: Tensor, key_block: Tensor) -> dict[str, int]:
     return tile_sizes(query.shape[2], key_block.shape[2], query.shape[1], query.shape[3])
 
 
-def _plain(query: Tensor, key_context: Tensor, scale: float, window: int | None) -> tuple[float, int, int, int]:
+def _plain(
+    query: Tensor, key_context: Tensor, scale: float, window: int | None
+) -> tuple[float, int, int, int]:
     return scale, len(query), key_context.shape[1], window or 0
 
 
 def _options(query: Tensor, window: int | None) -> dict[str, int | bool]:
     """A tensor on the CPU can only mean the interpreter."""
-    return {"HAS_WINDOW": window is not None, "UPCAST": not query.is_cuda, "num_warps": NUM_WARPS, "num_stages": NUM_STAGES}
+    return {
+        "HAS_WINDOW": window is not None,
+        "UPCAST": not query.is_cuda,
+        "num_warps": NUM_WARPS,
+        "num_stages": NUM_STAGES,
+    }
 
 
 def _anchors_of_stretches(
-    rows_A: Tensor, starts_A: Tensor, anchors_A: Tensor, num_rows: int, width: int, sizes: dict[str, int], window: int | None
+    rows_A: Tensor,
+    starts_A: Tensor,
+    anchors_A: Tensor,
+    num_rows: int,
+    width: int,
+    sizes: dict[str, int],
+    window: int | None,
 ) -> tuple[Tensor, Tensor]:
     """First and one past the last anchor that may see each stretch of BN keys, int32 [B, stretches], found on the device.
 

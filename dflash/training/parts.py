@@ -193,7 +193,7 @@ def _learner(rank: Rank) -> Learner:
 
 
 def _backend(kernels: str) -> Backend:
-    """`auto` is the reference on every device as long as there are no Triton kernels."""
+    """`auto` is the reference on every device until the Triton kernels are proved on a GPU."""
     return "triton" if kernels == "triton" else "reference"
 
 

@@ -30,7 +30,9 @@ LOOP = [1, 2, 3, 4, 5, 6, 7, 8, 9] * 3
 def measured() -> tuple[Measured, Prompts]:
     texts = [Decoded(LOOP, [4, 4, 4, 4, 4, 4, 4]), Decoded(list(range(20)), [1] * 19)]
     plain = [Decoded(each.tokens, [1] * (len(each.tokens) - 1)) for each in texts]
-    return Measured({0.0: Timed(plain, 4.0)}, {("dflash", 0.0): Timed(texts, 2.0)}), Prompts([[1], [2]], ["a", "b"])
+    return Measured({0.0: Timed(plain, 4.0)}, {("dflash", 0.0): Timed(texts, 2.0)}), Prompts(
+        [[1], [2]], ["a", "b"]
+    )
 
 
 def test_greedy_acceptance_is_counted_whole_and_up_to_the_first_loop() -> None:
@@ -51,7 +53,10 @@ def test_positions_speed_and_decodes() -> None:
     assert speed_rows(made)[0]["speed_up"] == 2
     assert speed_rows(made)[0]["tokens_per_second"] == pytest.approx((27 + 20) / 2)
     rows = decode_rows(
-        made.plain[0.0].decoded, made.speculative["dflash", 0.0].decoded, prompts, lambda ids: " ".join(map(str, ids))
+        made.plain[0.0].decoded,
+        made.speculative["dflash", 0.0].decoded,
+        prompts,
+        lambda ids: " ".join(map(str, ids)),
     )
     assert rows[0]["identical"]
     assert sum(rows[0]["runs"]) == len(LOOP)
