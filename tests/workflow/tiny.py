@@ -108,7 +108,10 @@ def do(stage, name, constants):
     for step in range(int(saved.read_text()) if saved.exists() else 0, 4):
         log(name, "step", step)
         time.sleep(float(os.environ.get("TINY_SECONDS", "0")) / 4)
-        saved.write_text(str(step + 1))
+        # as a checkpoint is saved: a kill leaves the old one or the new one
+        part = saved.with_suffix(".part")
+        part.write_text(str(step + 1))
+        os.replace(part, saved)
     words = [
         stage.memo("file", {"file": hashlib.sha256(path.read_bytes()).hexdigest()}, num_words(path))
         for path in (stage.sources if name == "encode" else [])
