@@ -198,8 +198,9 @@ def _make(stage: Stage, work: Callable[[Stage], None], title: str, reason: str) 
         # Snakemake sets them to 1 with --cores 1.
         threads = stage.runtime.get("num_threads") or len(os.sched_getaffinity(0))
         os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
-        # Threads that wait give their core to whoever shares it; spinning costs several times over on a busy machine.
-        os.environ["OMP_WAIT_POLICY"] = "passive"
+        # Threads that wait spin for some microseconds, then give their core away: never spinning halves the speed of small
+        # models on an idle machine, spinning without a bound costs many times over on a busy one (docs/LOG.md).
+        os.environ["GOMP_SPINCOUNT"] = "20000"
         stage.entry.begin(stage.components)
         work(stage)
         stage.entry.finish({"seconds": attempt.seconds(), "memos": stage.memos, "versions": versions()})
