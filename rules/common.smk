@@ -11,7 +11,7 @@ from dflash.store.canonical import canonical, read_json, write_json
 from dflash.store.forecast import forecast
 from dflash.store.request import Wanted, bring_up_to_date, manifest_path, runtime_path
 from dflash.store.run_lock import failures, hold_run
-from dflash.store.sources import folder_files, hub_commit, source_files, target_identity
+from dflash.store.sources import folder_files, source_files, target_identity
 
 SCRIPTS = "workflow_scripts"
 STORE = Path(".store")
@@ -154,14 +154,9 @@ def identities(experiment):
 
 
 def wanted_source(experiment, stage, source, found):
-    """A per-source stage: the first to read a source sees its files, or the commit of a hub name."""
+    """A per-source stage: the first to read a source sees its files."""
     name, location = source["name"], source["location"]
     first = stage == "regenerate" or not is_regenerated(experiment, source)
-    if first and location.startswith("hub:"):
-        commit = hub_commit(
-            "dataset", location.removeprefix("hub:"), source["hub_revision"], STORE
-        )
-        found = {**found, "data.sources": {"commit": commit}}
     files = source_files(name, location) if first else {}
     return Wanted(
         stage,

@@ -13,15 +13,11 @@ class Source(Section):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     """Name of the source in files, tables and figures. Letters, digits, `_`, `.`, `-`."""
     location: str = Field(min_length=1)
-    """`builtin:stdlib`, `hub:OWNER/NAME`, or a file, folder or glob (JSONL plain, gz or zst; Parquet; Arrow; text)."""
+    """`builtin:stdlib`, or a file, folder or glob (JSONL plain, gz or zst; Parquet; Arrow; text)."""
     dialect: Literal["auto", "messages", "sharegpt", "prompt_response", "instruction", "tokens", "text"] = (
         "auto"
     )
     """Shape of a row. `auto` finds it from the rows and shows it."""
-    hub_split: str = "train"
-    """Split of a hub data set."""
-    hub_revision: str | None = None
-    """Revision of a hub data set. Unset: resolved once and recorded."""
 
 
 class Data(Section):
@@ -53,7 +49,7 @@ class Regeneration(Section):
     """Replacing the responses by the target's own (the published recipe)."""
 
     engine: Literal["off", "in_process", "server"] = "in_process"
-    """`off` trains on the data's responses; `in_process` decodes with transformers; `server` asks an OpenAI-compatible server."""
+    """`off` trains on the data's responses; the others write the first response of a conversation anew and leave out what follows: `in_process` decodes with transformers; `server` asks an OpenAI-compatible server."""
     url: str = "http://127.0.0.1:8000/v1"
     """Base address of the server."""
     model: str | None = None

@@ -36,7 +36,5 @@ class Runtime(Section):
     """Time limit of the job: shortly before, the run saves and exits with status 75."""
     on_out_of_memory: Literal["stop", "auto_reduce"] = "stop"
     """`auto_reduce` splits a micro-batch that does not fit."""
-    trackers: list[Literal["tensorboard", "wandb", "trackio"]] = []
-    """Trackers fed from the metrics file by a follower."""
     progress_interval_seconds: float = Field(default=5.0, gt=0.0)
     """Time between progress lines."""

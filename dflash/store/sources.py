@@ -20,7 +20,12 @@ def source_files(name: str, location: str) -> dict[str, Path]:
     Raises:
         ValueError: there is no such file.
     """
-    if location.startswith((HUB, BUILTIN)):
+    if location.startswith(HUB):
+        raise ValueError(
+            f"data.sources: {name} has the location {location!r}; data sets of the hub are not read yet: download it "
+            "(`hf download --repo-type dataset`) and give its folder"
+        )
+    if location.startswith(BUILTIN):
         return {}
     path = Path(location).expanduser()
     if path.is_dir():
@@ -72,41 +77,37 @@ def target_identity(target: str, revision: str | None, demo: Path, store: Path) 
         store: where resolved commits are recorded.
     """
     if target.startswith(HUB):
-        return {"commit": hub_commit("model", target.removeprefix(HUB), revision, store)}
+        return {"commit": hub_commit(target.removeprefix(HUB), revision, store)}
     return dict(folder_files("target", demo if target == "demo" else Path(target).expanduser()))
 
 
-def hub_commit(kind: str, name: str, revision: str | None, store: Path) -> str:
-    """The commit of a model or data set on the hub; resolved once, then read from the store's record.
+def hub_commit(name: str, revision: str | None, store: Path) -> str:
+    """The commit of a model on the hub; resolved once, then read from the store's record.
 
     Raises:
         ValueError: the hub cannot be reached or knows no such name.
     """
     record = store / "commits.json"
     known = read_json(record) or {}
-    wanted = f"{kind} {name} {revision or 'newest'}"
+    wanted = f"model {name} {revision or 'newest'}"
     if wanted not in known:
-        known[wanted] = _resolve(kind, name, revision)
+        known[wanted] = _resolve(name, revision)
         write_json(record, known)
         print(f"{wanted} is commit {known[wanted]}; recorded in {record}", flush=True)
     return str(known[wanted])
 
 
-def _resolve(kind: str, name: str, revision: str | None) -> str:
+def _resolve(name: str, revision: str | None) -> str:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     api = HfApi()
     try:
-        info = (
-            api.model_info(name, revision=revision)
-            if kind == "model"
-            else api.dataset_info(name, revision=revision)
-        )
+        info = api.model_info(name, revision=revision)
     except (HfHubHTTPError, OfflineModeIsEnabled, OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"hub:{name}: the commit of this {kind} cannot be resolved ({reason}); pin one or use a folder"
+            f"hub:{name}: the commit of this model cannot be resolved ({reason}); pin one or use a folder"
         ) from None
     return str(info.sha)
 

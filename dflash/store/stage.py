@@ -56,6 +56,7 @@ class Stage:
         self.key = digest_of(self.components)
         self.entry = Entry(STORE, request["stage"], self.key)
         self.settings = _nested(request["settings"])
+        self._pin_target()
         self.inputs: dict[str, Any] = _by_group(
             {name: each.result for name, each in self._entries.items()}, groups
         )
@@ -86,6 +87,12 @@ class Stage:
     def manifest(self, name: str) -> Any:
         """The manifest of an upstream result, or a dict of them by source (or experiment)."""
         return self._manifests[name]
+
+    def _pin_target(self) -> None:
+        """Let every loader take the commit that stands in the key, not what a hub name has come to mean since."""
+        commit = self._request["identities"].get("target", {}).get("commit")
+        if commit is not None and "target_loading" in self.settings:
+            self.settings["target_loading"]["revision"] = commit
 
     def check_inputs(self) -> None:
         """Raise ValueError if an upstream result in the store is not what its manifest says."""

@@ -51,17 +51,13 @@ class Joined:
     drafters: dist.ProcessGroup | None
 
 
-def join(place: Place, topology: Topology, device: torch.device, staged: bool, timeout: timedelta) -> Joined:
-    """Join the ranks. All must call this with the same arguments.
-
-    Args:
-        staged: packets go through the host's memory, because a probe found that GPUs cannot copy to each other.
-    """
+def join(place: Place, topology: Topology, device: torch.device, timeout: timedelta) -> Joined:
+    """Join the ranks. All must call this with the same arguments."""
     store = PrefixStore("dflash/groups", place.store())
     dist.init_process_group(
         "gloo", store=store, rank=place.rank, world_size=topology.num_ranks, timeout=_JOIN_TIMEOUT
     )
-    gpus = device.type == "cuda" and not staged
+    gpus = device.type == "cuda"
     everyone = dist.new_group(timeout=_LOADING_TIMEOUT, backend="gloo")
     credit_group = dist.new_group(timeout=timeout, backend="gloo")
     data_group = dist.new_group(timeout=timeout, backend="nccl" if gpus else "gloo")

@@ -52,7 +52,7 @@ def open_rank(
 ) -> Rank:
     """Join the others, open the data, load the target and make the drafter."""
     timeout = timedelta(seconds=job.runtime.wait_timeout_seconds)
-    joined = None if place is None else join(place, topology, device, _staged(job), timeout)
+    joined = None if place is None else join(place, topology, device, timeout)
     number = 0 if place is None else place.rank
     data = open_data(job, topology)
     role = topology.role(number)
@@ -138,12 +138,6 @@ def _prepare_torch(job: Job, topology: Topology, device: torch.device) -> None:
         torch.cuda.set_device(device)
         torch.use_deterministic_algorithms(job.training.deterministic)
     torch.set_num_threads(num_threads(job, topology))
-
-
-def _staged(job: Job) -> bool:
-    """What the probe of the GPU pairs found, written by the launcher."""
-    verdict = job.state / "peer_copies.json"
-    return verdict.exists() and not json.loads(verdict.read_text())["proved"]
 
 
 def _newest_checkpoint(rank: Rank) -> Checkpoint | None:
