@@ -27,13 +27,14 @@ def launch_on_nodes(job_path: Path, num_nodes: int) -> int:
     Raises:
         ValueError: this is no SLURM job, it has another number of machines, or a rank failed.
     """
-    # SLURM's way to say what a job was granted is the environment.
-    job_id, granted = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_JOB_NUM_NODES")
-    if job_id is None or granted is None:
+    # SLURM's way to say which job this is; executors keep no more of its environment than that.
+    job_id = os.environ.get("SLURM_JOB_ID")
+    if job_id is None:
         raise ValueError(
             f"runtime.num_nodes is {num_nodes}, but this is no SLURM job; run with --workflow-profile profiles/slurm, or set it to 1"
         )
-    if int(granted) != num_nodes:
+    granted = _nodes_of(job_id)
+    if granted != num_nodes:
         raise ValueError(
             f"runtime.num_nodes is {num_nodes}, but SLURM granted {granted} machines; set the nodes of the rule fit in the profile "
             "to the same number"
@@ -61,6 +62,22 @@ def launch_on_nodes(job_path: Path, num_nodes: int) -> int:
             f"training on {num_nodes} machines failed with status {status}; the ranks' last words stand above"
         )
     return status
+
+
+def _nodes_of(job_id: str) -> int:
+    """Machines of a running job."""
+    asked = subprocess.run(
+        ["squeue", "--noheader", "--jobs", job_id, "--format", "%D"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if asked.returncode or not asked.stdout.strip().isdigit():
+        raise ValueError(
+            f"SLURM does not say how many machines job {job_id} has: {asked.stderr.strip() or asked.stdout.strip()}"
+        )
+    return int(asked.stdout)
 
 
 def _be_launcher(job_path: Path, endpoint: str, run_id: str) -> int:

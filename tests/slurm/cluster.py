@@ -13,6 +13,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+DEFAULT_CONFIG = Path("/etc/slurm/slurm.conf")
+"""Where commands inside a job look: executors hand no variables of SLURM down to it."""
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sinfo", "srun", "sbatch")
 START_SECONDS = 60
 
@@ -21,6 +23,8 @@ def missing() -> str | None:
     """Why no cluster can be started here, or None."""
     if os.geteuid() != 0:
         return "a local SLURM needs root"
+    if DEFAULT_CONFIG.exists():
+        return f"{DEFAULT_CONFIG} exists: this machine belongs to a cluster"
     absent = [name for name in PROGRAMS if shutil.which(name) is None]
     return f"{absent[0]} is not installed (packages slurm-wlm and munge)" if absent else None
 
@@ -65,7 +69,8 @@ class Cluster:
         )
 
     def stop(self) -> None:
-        """End all daemons."""
+        """End all daemons and leave the machine without a cluster."""
+        DEFAULT_CONFIG.unlink(missing_ok=True)
         for pid_file in [
             *self.folder.glob("slurmd-*.pid"),
             self.folder / "slurmctld.pid",
@@ -116,6 +121,9 @@ SlurmdLogFile={folder}/slurmd-%n.log
 PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
 """
     )
+    DEFAULT_CONFIG.unlink(missing_ok=True)
+    DEFAULT_CONFIG.parent.mkdir(exist_ok=True)
+    DEFAULT_CONFIG.symlink_to(folder / "slurm.conf")
     environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf")}
     cluster = Cluster(folder, environment)
     subprocess.run(["slurmctld", "-f", folder / "slurm.conf"], env=environment, check=True, timeout=30)

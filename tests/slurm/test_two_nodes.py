@@ -6,10 +6,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.slurm.cluster import Cluster, missing, start
 from tests.workflow.test_main_job import ROOT, SNAKEMAKE, config_of, conversations, snakemake
@@ -39,8 +41,16 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def command(*more: str) -> list[str]:
-    """`fit` on the cluster. The profile is the shipped one; GPUs, which this cluster lacks, are taken back."""
+def command(project: Path, *more: str) -> list[str]:
+    """`fit` on the cluster, by the shipped profile less the GPUs, CPUs and memory that this cluster lacks."""
+    profile = yaml.safe_load((PROFILE / "config.v9+.yaml").read_text())
+    fit = profile["set-resources"]["fit"]
+    for name in ("gres", "tasks_per_gpu"):
+        del fit[name]
+    fit.update(cpus_per_task=1, mem_mb=2000)
+    folder = project / "profile"
+    folder.mkdir(exist_ok=True)
+    (folder / "config.v9+.yaml").write_text(yaml.safe_dump(profile))
     return [
         str(SNAKEMAKE),
         "-s",
@@ -49,13 +59,9 @@ def command(*more: str) -> list[str]:
         "--configfile",
         "small.yaml",
         "--workflow-profile",
-        str(PROFILE),
+        str(folder),
         "--slurm-status-command",
         "squeue",
-        "--set-resources",
-        "fit:gres=''",
-        "fit:cpus_per_task=1",
-        "fit:mem_mb=2000",
         *more,
     ]
 
@@ -66,7 +72,7 @@ def weights(project: Path) -> bytes:
 
 def test_two_nodes_train_the_same_drafter_as_one(cluster: Cluster, project: Path) -> None:
     done = subprocess.run(
-        command(),
+        command(project),
         cwd=project,
         env=cluster.environment,
         capture_output=True,
@@ -91,7 +97,7 @@ def test_a_lost_node_stops_the_run_and_the_next_goes_on(cluster: Cluster, projec
     config = (project / "small.yaml").read_text().replace("num_steps: 40", "num_steps: 400")
     (project / "small.yaml").write_text(config)
     running = subprocess.Popen(
-        command("--retries", "0"),
+        command(project, "--retries", "0"),
         cwd=project,
         env=cluster.environment,
         stdout=subprocess.PIPE,
@@ -110,7 +116,7 @@ def test_a_lost_node_stops_the_run_and_the_next_goes_on(cluster: Cluster, projec
     assert running.returncode != 0, said
     cluster.start_node("n2")
     again = subprocess.run(
-        command(),
+        command(project),
         cwd=project,
         env=cluster.environment,
         capture_output=True,
@@ -122,9 +128,29 @@ def test_a_lost_node_stops_the_run_and_the_next_goes_on(cluster: Cluster, projec
     assert "going on from step" in log.read_text()
 
 
-def _wait_for(log: Path, text: str, running: subprocess.Popen[str]) -> None:
-    import time
+def test_a_met_time_limit_is_submitted_again_until_the_run_is_finished(
+    cluster: Cluster, project: Path
+) -> None:
+    config = yaml.safe_load((project / "small.yaml").read_text())
+    config["training"]["num_steps"] = 300
+    config["runtime"]["wall_time_seconds"] = 20
+    (project / "small.yaml").write_text(yaml.safe_dump(config))
+    done = subprocess.run(
+        command(project),
+        cwd=project,
+        env=cluster.environment,
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    log = (project / "logs" / "default" / "fit.log").read_text()
+    assert "going on from step" in log
+    assert "step 300/300" in log
 
+
+def _wait_for(log: Path, text: str, running: subprocess.Popen[str]) -> None:
     end = time.monotonic() + 200
     while time.monotonic() < end:
         if log.exists() and text in log.read_text():
