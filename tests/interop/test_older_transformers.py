@@ -15,7 +15,7 @@ def test_the_model_works_with_transformers_5_19() -> None:
     tests = [str(FOLDER.parent / "model" / name) for name in OF_TRANSFORMERS]
     command = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=180, cwd=FOLDER.parents[1], check=False
+        command, capture_output=True, text=True, timeout=600, cwd=FOLDER.parents[1], check=False
     )
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout

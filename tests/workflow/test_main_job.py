@@ -135,7 +135,7 @@ def test_without_write_permission_one_message_says_so(tmp_path: Path) -> None:
         env=os.environ | {"HOME": str(tmp_path), "XDG_CACHE_HOME": "/tmp"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     said = done.stdout + done.stderr

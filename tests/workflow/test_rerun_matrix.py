@@ -31,7 +31,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     words = [str(Path(sys.executable).with_name("snakemake")), "--cores", "2", "train"]
     environment = {"PATH": "/usr/bin:/bin", "HOME": os.environ.get("HOME", "/")}
     done = subprocess.run(
-        words, cwd=project.folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+        words, cwd=project.folder, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert project.worked() == ALL | {"encode file one.txt", "encode file two.txt"}

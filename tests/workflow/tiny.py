@@ -28,7 +28,7 @@ COPIED = (
     "dflash/config",
     "dflash/store",
 )
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 300
 MODULES = ("text", "numbers", "weights", "drawing", "unrelated")
 
 # stage: (settings it sees, modules it imports)
@@ -255,7 +255,7 @@ class Project:
                 continue
         return found
 
-    def wait_for(self, pattern: str, seconds: float = 60.0) -> list[Path]:
+    def wait_for(self, pattern: str, seconds: float = 240.0) -> list[Path]:
         """Wait until files exist."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
