@@ -95,7 +95,7 @@ def outputs(experiment, stages):
     """The manifests of stages, per-source stages once a source, as plain paths for the target rules."""
     found = []
     for stage in stages:
-        if stage == "export_corpus":
+        if stage in DEMO:
             needed = any(map(is_builtin, sources_of(experiment).values()))
             found += manifests(experiment, stage) if needed else []
         elif stage in ("regenerate", "encode"):
@@ -129,6 +129,8 @@ TRAIN = (
 )
 ADVISE = (*PLAN, "measure_rates")
 LOOK = (*PLAN[:3], "report_data", "draw_data_report")
+# Of experiments with the built-in corpus alone.
+DEMO = ("export_corpus", "pretrain_demo")
 
 
 @functools.cache
@@ -172,7 +174,7 @@ def wanted_source(experiment, stage, source, found):
 def wanted_of(experiment):
     """Every stage of an experiment, as the config wants it."""
     found = identities(experiment)
-    for stage in dict.fromkeys((*TRAIN, *ADVISE, *LOOK)):
+    for stage in dict.fromkeys((*TRAIN, *ADVISE, *LOOK, *DEMO)):
         if not (Path(workflow.basedir) / SCRIPTS / f"{stage}.py").exists():
             continue
         for path in map(Path, outputs(experiment, [stage])):

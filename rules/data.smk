@@ -12,6 +12,18 @@ rule export_corpus:
         command("export_corpus")
 
 
+rule pretrain_demo:
+    input:
+        request="results/{experiment}/.request/pretrain_demo.json",
+        export_corpus="results/{experiment}/export_corpus.json",
+    output:
+        manifest="results/{experiment}/pretrain_demo.json",
+    log:
+        "logs/{experiment}/pretrain_demo.log",
+    shell:
+        command("pretrain_demo", "export_corpus")
+
+
 rule regenerate:
     input:
         request="results/{experiment}/.request/regenerate/{source}.json",

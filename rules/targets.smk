@@ -25,3 +25,8 @@ rule advise:
 rule data_report:
     input:
         outputs(EXPERIMENT, LOOK),
+
+
+rule demo:
+    input:
+        outputs(EXPERIMENT, DEMO),

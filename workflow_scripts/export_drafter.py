@@ -30,4 +30,4 @@ def work(stage: Stage) -> None:
 
 
 if __name__ == "__main__":
-    run_stage(work)
+    run_stage(work, publish_all=True)

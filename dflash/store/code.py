@@ -42,7 +42,7 @@ class CodeIndex:
                 f"no script {script} in {self._project}; every rule needs the script of its name"
             )
         found: dict[str, str] = {}
-        waiting = [script]
+        waiting = [*_with_parents(script)]
         while waiting:
             name = waiting.pop()
             if name in found or name == EXCLUDED or name.startswith(EXCLUDED + "."):

@@ -34,6 +34,7 @@ MODULES = ("text", "numbers", "weights", "drawing", "unrelated")
 # stage: (settings it sees, modules it imports)
 STAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "export_corpus": ((), ("text",)),
+    "pretrain_demo": ((), ("text",)),
     "regenerate": (("data.sources", "regeneration"), ("text",)),
     "encode": (("target", "data.max_length", "data.sources"), ("text", "numbers")),
     "report_data": (("data.max_length",), ("text",)),
