@@ -62,6 +62,10 @@ def command(project: Path, *more: str) -> list[str]:
         str(folder),
         "--slurm-status-command",
         "squeue",
+        "--slurm-init-seconds-before-status-checks",
+        "5",
+        "--seconds-between-status-checks",
+        "5",
         *more,
     ]
 
