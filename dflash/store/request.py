@@ -194,6 +194,9 @@ def _write(path: Path, request: dict[str, Any], manifest: Path, checked: dict[Pa
     restore = existing.pop("restore", None)
     asked_before = canonical(existing) == canonical(request)
     trouble, warning = _trouble(path, digest_of(request), manifest, checked)
+    if trouble and published_path(path).exists():
+        # The same trouble after it was mended once is a new one.
+        trouble = f"{trouble}, published {stat_of(published_path(path))}"
     if asked_before and (trouble is None or trouble == restore):
         return []
     write_json(path, {**request, "restore": trouble} if trouble else request)
@@ -207,7 +210,7 @@ def _write(path: Path, request: dict[str, Any], manifest: Path, checked: dict[Pa
 def _trouble(
     request: Path, digest: str, manifest: Path, checked: dict[Path, list[str]]
 ) -> tuple[str | None, str | None]:
-    """What is wrong with a published result, with a word that differs for every new trouble; and a warning."""
+    """What is wrong with a published result, in words that differ between troubles; and a warning."""
     if not manifest.exists():
         return None, None
     record = read_json(published_path(request))

@@ -1,5 +1,6 @@
 """What works again after which change: every row runs the real Snakemake, one after the other in one project."""
 
+import json
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dflash.store.content import sha256_of
 from tests.workflow.tiny import Project
 
 AFTER_FIT = {"evaluate", "export_drafter", "draw_report"}
@@ -104,7 +106,11 @@ ROWS: list[Row] = [
     ("result edited by hand", lambda p: edit_in_place(p, "results/default/build_plan/build_plan.txt"), "train", set()),
     ("manifest edited by hand", lambda p: p.edit("results/default/fit.json", "fit", "fat"), "train", set()),
     ("store damaged", damage_store, "train", {"build_plan"}),
+    ("store damaged again", damage_store, "train", {"build_plan"}),
     ("store gone", lambda p: shutil.rmtree(p.folder / ".store/evaluate"), "train", {"evaluate"}),
+    ("store gone again", lambda p: shutil.rmtree(p.folder / ".store/evaluate"), "train", {"evaluate"}),
+    ("published file removed", lambda p: (p.folder / "results/default/fit/fit.txt").unlink(), "train", set()),
+    ("published file removed again", lambda p: (p.folder / "results/default/fit/fit.txt").unlink(), "train", set()),
     (".snakemake removed", remove_provenance, "train", set()),
     (".snakemake removed, one edit", lambda p: (remove_provenance(p), p.configure("evaluation", num_prompts=4)), "train", {"evaluate", "draw_report"}),
     ("forced", lambda p: None, "-R build_plan", set()),
@@ -130,6 +136,11 @@ def test_exactly_what_depends_on_it_works(
     change(project)
     project.run(*arguments.split())
     assert project.worked() == expected, project.output
+    # What was edited or removed is back.
+    for path in (project.folder / "results").rglob("*.published"):
+        folder = Path(str(path.with_suffix("")).replace("/.request/", "/"))
+        for name, (_, sha256) in json.loads(path.read_text())["files"].items():
+            assert sha256_of(folder / name) == sha256, f"{folder / name} was not restored"
 
 
 def test_a_failed_stage_is_made_by_the_same_command_and_nothing_else_twice(project: Project) -> None:
