@@ -1,15 +1,13 @@
 """The optimum is the optimum: brute force on small cases, an independent method on large ones, published figures."""
 
 from itertools import combinations, pairwise
-from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 
 from dflash.batching.boundaries import best_boundaries
+from tests.batching.distributions import NAMES, histogram
 
-FIXTURE = Path(__file__).parents[1] / "data" / "stdlib_lengths.parquet"
 PRICES = {
     "tokens": lambda u: u.astype(float),
     "attention": lambda u: u + u * u / 40.0,
@@ -17,20 +15,6 @@ PRICES = {
     "micro_batch": lambda u: u + 0.1 * 256 / np.maximum(256 // u, 1),
     "memory": lambda u: 3.0 + 2.0 * u + u * u / 100.0,
 }
-
-
-def histogram(name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct lengths and counts of the three distributions of the design."""
-    rng = np.random.default_rng(0)
-    if name == "stdlib":
-        table = pl.read_parquet(FIXTURE).sort("length")
-        return table["length"].cast(pl.Int64).to_numpy(), table["count"].cast(pl.Int64).to_numpy()
-    if name == "lognormal":
-        lengths = np.exp(rng.normal(6.2, 1.1, 1_000_000))
-    else:
-        short = rng.random(1_000_000) < 0.7
-        lengths = np.where(short, rng.normal(250, 80, 1_000_000), rng.normal(5500, 1200, 1_000_000))
-    return np.unique(np.clip(np.round(lengths), 4, 8192).astype(np.int64), return_counts=True)
 
 
 def brute_force(widths: np.ndarray, counts: np.ndarray, prices: np.ndarray, number: int) -> float:
@@ -94,7 +78,7 @@ def _useless(a: tuple[float, float], b: tuple[float, float], c: tuple[float, flo
     return (c[1] - a[1]) * (a[0] - b[0]) <= (b[1] - a[1]) * (a[0] - c[0])
 
 
-@pytest.mark.parametrize("name", ["lognormal", "bimodal", "stdlib"])
+@pytest.mark.parametrize("name", NAMES)
 def test_an_independent_method_agrees(name: str) -> None:
     widths, counts = histogram(name)
     for prices in (widths.astype(float), widths + widths.astype(float) ** 2 / 4096):

@@ -206,10 +206,10 @@ class Project:
         process.start()
         return process
 
-    def run(self, *arguments: str, ok: bool = True) -> str:
+    def run(self, *arguments: str, ok: bool = True, seconds_at_most: float = TIMEOUT_SECONDS) -> str:
         """Run Snakemake to its end; returns what it printed."""
         process = self.start(*arguments)
-        process.join(TIMEOUT_SECONDS)
+        process.join(seconds_at_most)
         if process.is_alive():
             assert process.pid
             os.killpg(process.pid, signal.SIGKILL)
