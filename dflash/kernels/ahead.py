@@ -51,15 +51,16 @@ def compile_all(
         ValueError: a kernel spills registers or asks for more shared memory than the card has.
     """
     sizes = triton_attention.tile_sizes(num_heads, num_keys, block_size, head_size)
-    constants = {**sizes, "HAS_WINDOW": windowed, "UPCAST": False}
-    options = {"num_warps": triton_attention.NUM_WARPS, "num_stages": triton_attention.NUM_STAGES}
+    flags = {"HAS_WINDOW": windowed, "UPCAST": False}
     found = []
-    for kernel in (
-        triton_attention.forward_kernel,
-        triton_attention.backward_block_kernel,
-        triton_attention.backward_context_kernel,
+    for kernel, used, of_context in (
+        (triton_attention.forward_kernel, sizes, False),
+        (triton_attention.backward_block_kernel, triton_attention.backward_block_sizes(sizes), False),
+        (triton_attention.backward_context_kernel, sizes, True),
     ):
-        found.append(_compile(kernel, capability, dtype, constants, options))
+        warps = triton_attention.num_warps(sizes, of_context)
+        options = {"num_warps": warps, "num_stages": triton_attention.NUM_STAGES}
+        found.append(_compile(kernel, capability, dtype, {**used, **flags}, options))
     flags = {"HAS_BIAS": has_bias, "HAS_CAP": has_cap, "BLOCK": triton_loss.BLOCK}
     for kernel in (triton_loss.softmax_tile_kernel, triton_loss.divergence_row_kernel):
         found.append(_compile(kernel, capability, dtype, flags, {"num_warps": triton_loss.NUM_WARPS}))

@@ -15,8 +15,9 @@ from torch import Tensor
 TILE_QUERIES = 64
 """Queries of a tile at most, unless one anchor alone has more."""
 TILE_KEYS = 4096
-"""Context keys of a step of the walk x padded head size: what fits registers without spilling."""
-NUM_WARPS = 4
+"""Context keys of a step of the walk x padded head size."""
+LARGEST_TILE = 1 << 14
+"""Queries of a tile x padded head size at most: what the registers of a program hold without spilling."""
 NUM_STAGES = 2
 
 
@@ -234,21 +235,45 @@ def backward_context_kernel(
 
 
 def tile_sizes(num_heads: int, num_keys: int, block_size: int, head_size: int) -> dict[str, int]:
-    """The compile-time sizes of a model's kernels: K, G, L, D, TA anchors and R queries of a tile, C, BD, BN."""
+    """The compile-time sizes of a model's kernels: K, G, L, D, TA anchors and R queries of a tile, C, BD, BN.
+
+    Raises:
+        ValueError: the queries of one anchor and key head do not fit a program.
+    """
     group = num_heads // num_keys
     anchors = max(1, TILE_QUERIES // (group * block_size))
+    queries = max(16, triton.next_power_of_2(anchors * group * block_size))
     padded = max(16, triton.next_power_of_2(head_size))
+    if queries * padded > LARGEST_TILE:
+        raise ValueError(
+            f"training.kernels: triton cannot hold {group} query heads a key head x blocks of {block_size} x heads of {head_size} in "
+            f"registers ({queries} x {padded} is above {LARGEST_TILE}); use smaller blocks, more key heads, or training.kernels: reference"
+        )
     return {
         "K": num_keys,
         "G": group,
         "L": block_size,
         "D": head_size,
         "TA": anchors,
-        "R": max(16, triton.next_power_of_2(anchors * group * block_size)),
+        "R": queries,
         "C": max(16, triton.next_power_of_2(anchors * block_size)),
         "BD": padded,
-        "BN": max(16, min(64, TILE_KEYS // padded)),
+        "BN": max(16, min(32, TILE_KEYS // padded)),
     }
+
+
+def backward_block_sizes(sizes: dict[str, int]) -> dict[str, int]:
+    """The sizes of the kernel of the queries' gradients: small heads take longer steps, or registers spill."""
+    return {**sizes, "BN": 64} if sizes["BD"] <= 32 else sizes
+
+
+def num_warps(sizes: dict[str, int], of_context: bool = False) -> int:
+    """Warps of a program: found by compiling for sm_80, sm_90 and sm_120 and reading spills (tests/kernels/test_ahead.py).
+
+    Args:
+        of_context: for the kernel of the context's gradients, which holds two sums of keys.
+    """
+    return 8 if sizes["R"] * sizes["BD"] >= LARGEST_TILE // (2 if of_context else 1) else 4
 
 
 def anchor_attention(
@@ -282,7 +307,8 @@ class _AnchorAttention(torch.autograd.Function):
         sizes, plain = _sizes(query, key_block), _plain(query, key_context, scale, window)
         if len(rows):
             grid = (triton.cdiv(len(rows), sizes["TA"]), sizes["K"])
-            forward_kernel[grid](*tensors, out, lse_ALN, *places, *plain, **sizes, **_options(query, window))
+            options = _options(query, window, sizes)
+            forward_kernel[grid](*tensors, out, lse_ALN, *places, *plain, **sizes, **options)
         ctx.save_for_backward(*tensors, *places, out, lse_ALN)
         ctx.scale, ctx.window = scale, window
         return out
@@ -296,12 +322,19 @@ class _AnchorAttention(torch.autograd.Function):
         delta_ALN = (grad_out.float() * out.float()).sum(dim=-1)
         grads = [torch.empty_like(each) for each in tensors]
         sizes, plain = _sizes(query, key_block), _plain(query, key_context, ctx.scale, ctx.window)
-        places, options = (rows, starts, anchors), _options(query, ctx.window)
+        places, options = (rows, starts, anchors), _options(query, ctx.window, sizes)
         if len(rows):
             grid = (triton.cdiv(len(rows), sizes["TA"]), sizes["K"])
             sums = (grad_out, lse_ALN, delta_ALN)
             backward_block_kernel[grid](
-                *tensors, *sums, *places, grads[0], *grads[3:], *plain, **sizes, **options
+                *tensors,
+                *sums,
+                *places,
+                grads[0],
+                *grads[3:],
+                *plain,
+                **backward_block_sizes(sizes),
+                **options,
             )
         num_rows, width = key_context.shape[:2]
         if num_rows and width:
@@ -320,6 +353,7 @@ class _AnchorAttention(torch.autograd.Function):
                 *grads[1:3],
                 *plain,
             )
+            options["num_warps"] = num_warps(sizes, of_context=True)
             backward_context_kernel[grid](*arguments, **held, **options)
         return *grads, None, None, None, None, None
 
@@ -334,12 +368,12 @@ def _plain(
     return scale, len(query), key_context.shape[1], window or 0
 
 
-def _options(query: Tensor, window: int | None) -> dict[str, int | bool]:
+def _options(query: Tensor, window: int | None, sizes: dict[str, int]) -> dict[str, int | bool]:
     """A tensor on the CPU can only mean the interpreter."""
     return {
         "HAS_WINDOW": window is not None,
         "UPCAST": not query.is_cuda,
-        "num_warps": NUM_WARPS,
+        "num_warps": num_warps(sizes),
         "num_stages": NUM_STAGES,
     }
 
