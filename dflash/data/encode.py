@@ -3,20 +3,23 @@
 import hashlib
 import json
 import math
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
+import pyarrow as pa
 
 from dflash.data.dialects import SAMPLED_ROWS, BadRow, find_dialect, to_messages
-from dflash.data.reading import Row, read_rows
+from dflash.data.reading import Raw, Row, parse, read_chunks, read_rows
 from dflash.data.rendering import Rendering
-from dflash.data.shards import Sample, write_shard
+from dflash.data.shards import Sample, count_duplicates, record_batch, write_batches
 from dflash.data.split import prompt_bytes, split_of
+from dflash.data.workers import in_order
 
 TOO_LONG_DROPPED = "longer than data.max_length"
 NOTHING_SUPERVISED = "nothing supervised"
@@ -35,6 +38,8 @@ class Rules:
     max_rejected: float
     validation_share: float
     test_share: float
+    mask_token: int | None = None
+    """Token id that no sample may hold, for it stands for what the drafter has to find."""
 
 
 @dataclass
@@ -53,24 +58,28 @@ class Counts:
     duplicates: int = 0
 
 
-class _Rejected:
-    """The side file: a line a rejected row, with its number, reason and begin."""
+@dataclass
+class Chunk:
+    """What became of some rows of a file: samples as a record batch (or none), rejected rows as lines, and counts."""
 
-    def __init__(self, path: Path) -> None:
-        self.counts: Counter[str] = Counter()
-        self._file = path.open("w", encoding="utf-8")
-
-    def add(self, row: Row, reason: str) -> None:
-        self.counts[reason.split("\n")[0]] += 1
-        shown = json.dumps(row.fields, ensure_ascii=True, default=str)[:EXAMPLE_CHARACTERS]
-        self._file.write(json.dumps({"row": row.number, "reason": reason, "begin": shown}) + "\n")
-
-    def close(self) -> None:
-        self._file.close()
+    batch: pa.RecordBatch | None
+    rejected: list[str]
+    counts: Counts
 
 
-def encode_file(path: Path, folder: Path, rendering: Rendering, rules: Rules) -> Counts:
+def encode_file(
+    path: Path,
+    folder: Path,
+    rendering: Rendering,
+    rules: Rules,
+    num_workers: int = 1,
+    progress_seconds: float = math.inf,
+) -> Counts:
     """Encode one file into a folder: `samples.arrow`, `rejected.jsonl`, `counts.json`.
+
+    Args:
+        num_workers: processes that encode; the output is the same bytes for any number.
+        progress_seconds: time between lines of progress.
 
     Raises:
         ValueError: no row, no sample, too many rejected rows, a sample too long where that is an error, or masks that
@@ -83,43 +92,83 @@ def encode_file(path: Path, folder: Path, rendering: Rendering, rules: Rules) ->
         )
     dialect = find_dialect(first) if rules.dialect == "auto" else rules.dialect
     counts = Counts(path.name, dialect)
-    rejected = _Rejected(folder / "rejected.jsonl")
-    try:
-        samples = _samples(path, dialect, rendering, rules, counts, rejected)
-        counts.samples = write_shard(
-            folder / "samples.arrow", samples, {"file": path.name, "dialect": dialect}
-        )
-    finally:
-        rejected.close()
-    counts.rejected = dict(sorted(rejected.counts.items()))
+    work = ChunkEncoder(path, dialect, rendering, rules)
+    chunks = in_order(work, read_chunks(path), num_workers)
+    with (folder / "rejected.jsonl").open("w", encoding="utf-8") as side:
+        batches = _gathered(chunks, counts, side, progress_seconds)
+        write_batches(folder / "samples.arrow", batches, {"file": path.name, "dialect": dialect})
+    counts.duplicates = count_duplicates(folder / "samples.arrow", counts.samples)
+    counts.rejected = dict(sorted(counts.rejected.items()))
     _check(path, counts, rules, rendering, first[0])
     (folder / "counts.json").write_text(json.dumps(asdict(counts), indent=1) + "\n")
     return counts
 
 
-def _samples(
-    path: Path, dialect: str, rendering: Rendering, rules: Rules, counts: Counts, rejected: _Rejected
-) -> Iterator[Sample]:
-    seen: set[int] = set()
-    for row in read_rows(path):
-        counts.rows += 1
+def _gathered(
+    chunks: Iterable[Chunk], counts: Counts, side: IO[str], progress_seconds: float
+) -> Iterator[pa.RecordBatch]:
+    """The record batches of all chunks; what else they hold goes to `counts` and the side file of rejected rows."""
+    began = said = time.monotonic()
+    for chunk in chunks:
+        for name in ("rows", "samples", "tokens", "supervised", "too_long_samples", "too_long_tokens"):
+            setattr(counts, name, getattr(counts, name) + getattr(chunk.counts, name))
+        for reason, number in chunk.counts.rejected.items():
+            counts.rejected[reason] = counts.rejected.get(reason, 0) + number
+        side.writelines(chunk.rejected)
+        if chunk.batch is not None:
+            yield chunk.batch
+        now = time.monotonic()
+        if now - said >= progress_seconds:
+            said = now
+            rate = counts.rows / (now - began)
+            print(f"{counts.file}: {counts.rows} rows, {counts.tokens} tokens, {rate:.0f} rows/s", flush=True)
+
+
+@dataclass(frozen=True)
+class ChunkEncoder:
+    """Encodes chunks of one file's rows; goes to worker processes whole."""
+
+    path: Path
+    dialect: str
+    rendering: Rendering
+    rules: Rules
+
+    def __call__(self, chunk: tuple[int, list[Raw]]) -> Chunk:
+        """Encode some raw rows; the first has the given number.
+
+        Raises:
+            ValueError: see `encode_file`.
+        """
+        first, raws = chunk
+        counts = Counts(self.path.name, self.dialect, rows=len(raws))
+        reasons: Counter[str] = Counter()
+        rejected, samples = [], []
+        for row in map(parse, range(first, first + len(raws)), raws):
+            try:
+                samples += self._samples(row, counts)
+            except BadRow as error:
+                reasons[str(error).split("\n")[0]] += 1
+                shown = json.dumps(row.fields, ensure_ascii=True, default=str)[:EXAMPLE_CHARACTERS]
+                line = json.dumps({"row": row.number, "reason": str(error), "begin": shown}) + "\n"
+                rejected.append(line)
+        counts.rejected = dict(reasons)
+        counts.samples = len(samples)
+        counts.tokens = sum(len(each.ids) for each in samples)
+        counts.supervised = sum(int(each.mask.sum()) for each in samples)
+        return Chunk(record_batch(samples) if samples else None, rejected, counts)
+
+    def _samples(self, row: Row, counts: Counts) -> list[Sample]:
         if row.fields is None:
-            rejected.add(row, row.reason or "unreadable")
-            continue
-        try:
-            ids, mask, prompt = _encoded(row.fields, dialect, rendering)
-            pieces = _fitted(ids, mask, rules, counts, f"{path}, row {row.number}")
-        except BadRow as error:
-            rejected.add(row, str(error))
-            continue
-        split = split_of(prompt, rules.validation_share, rules.test_share)
-        for part, (piece_ids, piece_mask) in enumerate(pieces):
-            key = _key(piece_ids, piece_mask)
-            counts.duplicates += key in seen
-            seen.add(key)
-            counts.tokens += len(piece_ids)
-            counts.supervised += int(piece_mask.sum())
-            yield Sample(piece_ids, piece_mask, split, key, row.number, part)
+            raise BadRow(row.reason or "unreadable")
+        ids, mask, prompt = _encoded(row.fields, self.dialect, self.rendering)
+        if self.rules.mask_token is not None and (ids == self.rules.mask_token).any():
+            raise BadRow(f"the mask token {self.rules.mask_token} stands in the row")
+        pieces = _fitted(ids, mask, self.rules, counts, f"{self.path}, row {row.number}")
+        split = split_of(prompt, self.rules.validation_share, self.rules.test_share)
+        return [
+            Sample(part_ids, part_mask, split, _key(part_ids, part_mask), row.number, part)
+            for part, (part_ids, part_mask) in enumerate(pieces)
+        ]
 
 
 def _encoded(
@@ -127,7 +176,7 @@ def _encoded(
 ) -> tuple[np.ndarray, np.ndarray, bytes]:
     """Tokens, mask, and the bytes that decide the split."""
     if dialect == "tokens":
-        return _given_tokens(fields)
+        return _given_tokens(fields, rendering.num_tokens)
     if dialect == "text":
         text = fields.get("text")
         if not isinstance(text, str) or not text.strip():
@@ -141,15 +190,15 @@ def _encoded(
     return ids, mask, prompt_bytes(messages)
 
 
-def _given_tokens(fields: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, bytes]:
+def _given_tokens(fields: Mapping[str, Any], num_tokens: int) -> tuple[np.ndarray, np.ndarray, bytes]:
     given = fields.get("input_ids")
     marks = fields.get("loss_mask")
-    if marks is None and fields.get("labels") is not None:
+    if marks is None and isinstance(fields.get("labels"), list):
         marks = [int(label != -100) for label in fields["labels"]]
     if not isinstance(given, list) or not isinstance(marks, list) or len(given) != len(marks) or not given:
         raise BadRow("input_ids and loss_mask (or labels) are no lists of one length")
-    if any(type(token) is not int or not 0 <= token < 1 << 31 for token in given):
-        raise BadRow("input_ids holds something that is no token id")
+    if any(type(token) is not int or not 0 <= token < num_tokens for token in given):
+        raise BadRow("input_ids holds something that is no token id of the target's vocabulary")
     ids, mask = np.array(given, dtype=np.int32), np.array([bool(mark) for mark in marks], dtype=np.uint8)
     if not mask.any():
         raise BadRow(NOTHING_SUPERVISED)

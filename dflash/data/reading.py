@@ -14,6 +14,11 @@ import zstandard
 
 FORMATS = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet", ".arrow", ".txt")
 ROWS_PER_READ = 1024
+ROWS_PER_CHUNK = 512
+BYTES_PER_CHUNK = 4 << 20
+
+Raw = bytes | dict[str, Any]
+"""A line of JSON, or the fields of a row of a table."""
 
 
 @dataclass(frozen=True)
@@ -31,37 +36,59 @@ def read_rows(path: Path) -> Iterator[Row]:
     Raises:
         ValueError: a format that is not read, or a file that is not what its name says.
     """
+    for number, raw in enumerate(read_raw(path)):
+        yield parse(number, raw)
+
+
+def read_raw(path: Path) -> Iterator[Raw]:
+    """The rows of a file, in order, streaming, as they stand: lines of JSON are not parsed yet.
+
+    Raises:
+        ValueError: a format that is not read, or a file that is not what its name says.
+    """
     name = path.name.lower()
     try:
         if name.endswith((".jsonl", ".jsonl.gz", ".jsonl.zst", ".json")):
-            yield from _json_lines(path)
+            with _opened(path) as file:
+                yield from file
         elif name.endswith(".parquet"):
-            yield from _numbered(pq.ParquetFile(path).iter_batches(ROWS_PER_READ))
+            yield from _rows_of(pq.ParquetFile(path).iter_batches(ROWS_PER_READ))
         elif name.endswith(".arrow"):
-            yield from _numbered(_arrow_batches(path))
+            yield from _rows_of(_arrow_batches(path))
         elif name.endswith(".txt"):
-            yield Row(0, {"text": path.read_text(encoding="utf-8", errors="replace")})
+            yield {"text": path.read_text(encoding="utf-8", errors="replace")}
         else:
             raise ValueError(f"{path} has a format that is not read; these are: {', '.join(FORMATS)}")
     except (pa.ArrowInvalid, gzip.BadGzipFile, zstandard.ZstdError, EOFError) as error:
         raise ValueError(f"{path} can't be read: {error}; write the file again or leave it out") from None
 
 
-def _json_lines(path: Path) -> Iterator[Row]:
-    with _opened(path) as file:
-        for number, line in enumerate(file):
-            if not line.strip():
-                yield Row(number, None, "empty line")
-                continue
-            try:
-                fields = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                yield Row(number, None, f"no JSON: {type(error).__name__}")
-                continue
-            if isinstance(fields, dict):
-                yield Row(number, fields)
-            else:
-                yield Row(number, None, f"a {type(fields).__name__}, not an object")
+def read_chunks(path: Path) -> Iterator[tuple[int, list[Raw]]]:
+    """The raw rows in pieces of one size for one worker each, with the number of the first row; see `read_raw`."""
+    first, chunk, num_bytes = 0, [], 0
+    for number, raw in enumerate(read_raw(path)):
+        chunk.append(raw)
+        num_bytes += len(raw) if isinstance(raw, bytes) else 0
+        if len(chunk) == ROWS_PER_CHUNK or num_bytes >= BYTES_PER_CHUNK:
+            yield first, chunk
+            first, chunk, num_bytes = number + 1, [], 0
+    if chunk:
+        yield first, chunk
+
+
+def parse(number: int, raw: Raw) -> Row:
+    """The row of a raw one."""
+    if not isinstance(raw, bytes):
+        return Row(number, raw)
+    if not raw.strip():
+        return Row(number, None, "empty line")
+    try:
+        fields = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        return Row(number, None, f"no JSON: {type(error).__name__}")
+    if isinstance(fields, dict):
+        return Row(number, fields)
+    return Row(number, None, f"a {type(fields).__name__}, not an object")
 
 
 def _opened(path: Path) -> IO[bytes]:
@@ -82,9 +109,6 @@ def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
         yield from pa.ipc.open_stream(source)
 
 
-def _numbered(batches: Iterator[pa.RecordBatch]) -> Iterator[Row]:
-    number = 0
+def _rows_of(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     for batch in batches:
-        for fields in batch.to_pylist():
-            yield Row(number, fields)
-            number += 1
+        yield from batch.to_pylist()

@@ -8,6 +8,8 @@ rewrites earlier turns), the source stops with the first difference, because eve
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -44,6 +46,19 @@ class Rendering:
             )
         return "{% generation" in text or "{%- generation" in text
 
+    @cached_property
+    def num_tokens(self) -> int:
+        """Token ids are below this number."""
+        return max(self.tokenizer.get_vocab().values()) + 1
+
+    @cached_property
+    def _backend(self) -> Any:
+        """The tokenizer without the layers above it, which take longer than short texts do; texts stay whole."""
+        backend = self.tokenizer.backend_tokenizer
+        backend.no_truncation()
+        backend.no_padding()
+        return backend
+
     def render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[tuple[int, int]]]:
         """The whole text and the supervised spans of characters.
 
@@ -67,9 +82,9 @@ class Rendering:
 
     def tokens(self, text: str, spans: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
         """Tokens int32 and mask uint8 of a rendered text. A token is supervised if it begins inside a span."""
-        encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        ids = np.array(encoded["input_ids"], dtype=np.int32)
-        offsets = np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2)
+        encoded = self._backend.encode(text, add_special_tokens=False)
+        ids = np.array(encoded.ids, dtype=np.int32)
+        offsets = np.fromiter(chain.from_iterable(encoded.offsets), np.int64, 2 * len(ids)).reshape(-1, 2)
         mask = np.zeros(len(ids), dtype=np.uint8)
         for start, end in spans:
             mask |= (

@@ -29,6 +29,7 @@ SCHEMA = pa.schema(
     ]
 )
 ROWS_PER_BATCH = 1024
+KEYS_PER_PASS = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -45,17 +46,45 @@ class Sample:
 
 def write_shard(path: Path, samples: Iterable[Sample], metadata: dict[str, str]) -> int:
     """Write samples as they come, atomically; memory holds `ROWS_PER_BATCH` of them. Gives their number."""
-    part, count = path.with_name(path.name + ".part"), 0
     waiting = iter(samples)
+    groups = iter(lambda: list(islice(waiting, ROWS_PER_BATCH)), [])
+    return write_batches(path, map(record_batch, groups), metadata)
+
+
+def write_batches(path: Path, batches: Iterable[pa.RecordBatch], metadata: dict[str, str]) -> int:
+    """Write record batches of `SCHEMA` as they come, atomically. Gives the number of their rows."""
+    part, count = path.with_name(path.name + ".part"), 0
     with pa.OSFile(str(part), "wb") as file, pa.ipc.new_file(file, SCHEMA.with_metadata(metadata)) as writer:
-        while batch := list(islice(waiting, ROWS_PER_BATCH)):
-            writer.write_batch(_record_batch(batch))
-            count += len(batch)
+        for batch in batches:
+            writer.write_batch(batch)
+            count += batch.num_rows
     os.replace(part, path)
     return count
 
 
-def _record_batch(batch: list[Sample]) -> pa.RecordBatch:
+def count_duplicates(path: Path, num_samples: int) -> int:
+    """How many samples of a shard equal an earlier one. Keys are read in passes of one range of values each, so that
+    memory holds about `KEYS_PER_PASS` of them, however many there are.
+    """
+    num_passes = max(1, -(-num_samples // KEYS_PER_PASS))
+    width = -(-(1 << 64) // num_passes)
+    distinct = 0
+    for number in range(num_passes):
+        first, last = np.uint64(number * width), np.uint64(min((number + 1) * width, 1 << 64) - 1)
+        found = [np.zeros(0, np.uint64)]
+        # read, not mapped: mapped pages would count as this process's memory
+        with pa.OSFile(str(path), "rb") as file:
+            chosen = pa.ipc.IpcReadOptions(included_fields=[SCHEMA.get_field_index("key")])
+            reader = pa.ipc.open_file(file, options=chosen)
+            for place in range(reader.num_record_batches):
+                keys = reader.get_batch(place).column("key").to_numpy()
+                found.append(keys[(keys >= first) & (keys <= last)])
+        distinct += len(np.unique(np.concatenate(found)))
+    return num_samples - distinct
+
+
+def record_batch(batch: Sequence[Sample]) -> pa.RecordBatch:
+    """One or more samples as a record batch of `SCHEMA`."""
     lengths = np.array([len(each.ids) for each in batch], dtype=np.int32)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     ids = np.concatenate([each.ids for each in batch]).astype(np.int32)

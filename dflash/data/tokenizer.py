@@ -25,6 +25,16 @@ def load_tokenizer(target: str, revision: str | None = None, trust_remote_code: 
     return tokenizer
 
 
+def mask_token_of(tokenizer: Any, requested: int | None) -> int | None:
+    """The mask token as far as the tokenizer alone tells: the requested one, else its own.
+
+    Otherwise training takes an unused row of the embedding, which no text encodes to, or a reserved token; without the
+    embedding it is not known which (None), and training refuses data that hold it.
+    """
+    own: int | None = tokenizer.mask_token_id
+    return own if requested is None else requested
+
+
 def model_place(target: str, revision: str | None) -> tuple[str, dict[str, Any]]:
     """Where transformers finds a target: a name or a path, and the options that go with it.
 
