@@ -16,11 +16,11 @@ def work(stage: Stage) -> None:
 
     from dflash.batching.plan import load_plan
     from dflash.config.runtime import Runtime
+    from dflash.model.device import device_of
     from dflash.model.drafter_config import Wishes, derive_config
     from dflash.model.drafter_files import weight_shapes
     from dflash.model.target import Loading, load_facts
     from dflash.planning.preflight import Need, check
-    from dflash.training.rank import device_of
     from dflash.transfer.packet import PacketLayout
     from dflash.transfer.roles import Topology
 

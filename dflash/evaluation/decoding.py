@@ -180,10 +180,18 @@ def _verify(
     chosen_BL = choose(
         logits_BLV, limits.temperature, keyed_uniforms(limits.seed, np.array(rows), places + 1)
     )
-    agree_BL = (block_BL[:, 1:] == chosen_BL[:, :-1]).long().cumprod(dim=1)
-    accepted = agree_BL.sum(dim=1).tolist()
-    chosen = chosen_BL.cpu().numpy()
-    return [chosen[row, : count + 1] for row, count in enumerate(accepted)]
+    return accept(proposal.cpu().numpy(), chosen_BL.cpu().numpy())
+
+
+def accept(proposal_BK: np.ndarray, chosen_BL: np.ndarray) -> list[np.ndarray]:
+    """The rule: what each row commits of its proposal and the target's choices, int64, at least one token a row.
+
+    Args:
+        proposal_BK: K = L - 1 proposed tokens.
+        chosen_BL: the target's own choice after the last committed token and after each proposed one.
+    """
+    counts = np.cumprod(proposal_BK == chosen_BL[:, :-1], axis=1).sum(axis=1)
+    return [row[: count + 1] for row, count in zip(chosen_BL, counts, strict=True)]
 
 
 def _commit(

@@ -26,6 +26,7 @@ from dflash.evaluation.measure import (
     speed_rows,
 )
 from dflash.evaluation.verifier import TargetVerifier
+from dflash.model.device import device_of
 from dflash.model.drafter import Drafter
 from dflash.model.drafter_config import check_fit
 from dflash.model.drafter_files import load_drafter
@@ -58,7 +59,7 @@ def run_job(job: Job, shards: Mapping[str, Shards], folder: Path) -> None:
         ValueError: a greedy text differs from plain greedy decoding where rounding does not explain it, or the drafter
             does not fit the target.
     """
-    device = torch.device(_device(job.device))
+    device = device_of(job.device)
     target = load_target(job.target, Loading(**job.loading), device)
     config, _, weights = load_drafter(job.drafter_folder)
     check_fit(config, target.facts)
@@ -84,12 +85,6 @@ def run_job(job: Job, shards: Mapping[str, Shards], folder: Path) -> None:
                 f"prompt {found[0].prompt}, token {found[0].place}, where the two best logits lie {found[0].gap:.4f} apart. "
                 "Speculation must not change the text; please report this"
             )
-
-
-def _device(name: str) -> str:
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return name
 
 
 def _drafters(

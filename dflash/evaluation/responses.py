@@ -4,12 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from dflash.data.conversations import Prompt
 from dflash.data.tokenizer import load_tokenizer
 from dflash.evaluation.decoding import Limits, decode
 from dflash.evaluation.verifier import TargetVerifier
+from dflash.model.device import device_of
 from dflash.model.target import Loading, load_target
 
 PROMPTS_AT_ONCE = 8
@@ -26,7 +25,7 @@ def respond_in_process(
         prompts: what to answer.
     """
     regeneration, data = settings["regeneration"], settings["data"]
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_of("auto")
     target = load_target(settings["target"], Loading(**settings["target_loading"]), device)
     loading = settings["target_loading"]
     tokenizer = load_tokenizer(settings["target"], loading["revision"], loading["trust_remote_code"])

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 
 from dflash.batching.batch import Batch
+from dflash.model.device import device_of
 from dflash.planning.advice import Rates, Stretch
 from dflash.training.drafter_loop import DrafterLoop
 from dflash.training.job import Job
 from dflash.training.meters import Meter
 from dflash.training.parts import Rank, drafter_loop
-from dflash.training.rank import device_of, open_rank
+from dflash.training.rank import open_rank
 from dflash.training.stopping import Stopping
 from dflash.transfer.roles import Topology
 

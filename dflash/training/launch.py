@@ -8,11 +8,12 @@ from pathlib import Path
 
 import torch
 
+from dflash.model.device import device_of
 from dflash.store.lease import acquire
 from dflash.training.agent import run_agent
 from dflash.training.job import Job
 from dflash.training.nodes import launch_on_nodes
-from dflash.training.rank import device_of, run_rank
+from dflash.training.rank import run_rank
 from dflash.training.stopping import Stopping
 from dflash.transfer.roles import Topology
 

@@ -11,6 +11,7 @@ from typing import NoReturn
 import torch
 import torch.distributed as dist
 
+from dflash.model.device import device_of
 from dflash.training.checkpoint import Checkpoint, check_same_run, newest, read_checkpoint
 from dflash.training.job import Job
 from dflash.training.joining import Place, join
@@ -118,13 +119,6 @@ def _feed(rank: Rank, first: int, watchdog: Watchdog | None) -> int:
             raise
         return status
     return 0
-
-
-def device_of(setting: str, local_rank: int) -> torch.device:
-    """The device of a rank."""
-    if setting == "cuda" or (setting == "auto" and torch.cuda.is_available()):
-        return torch.device("cuda", local_rank)
-    return torch.device("cpu")
 
 
 def num_threads(job: Job, topology: Topology) -> int:
