@@ -1,9 +1,9 @@
 """The proof experiment: what the order of the data does to speed and to learning, as measured.
 
-    python benchmarks/proof.py [--folder FOLDER]
+    python benchmarks/proof.py [--folder FOLDER] [--configfile FILE] [--results FILE]
 
-Trains the policies of config/examples/proof.yaml with three seeds each (about an hour on two cores; what is already there is not
-done again) and writes their table into benchmarks/RESULTS.md, whatever it says.
+Trains the policies of config/examples/proof.yaml with three seeds each (what is already there is not done again) and writes their
+table into benchmarks/RESULTS.md, whatever it says. A smaller config and another file of results make a rehearsal.
 """
 
 import argparse
@@ -40,7 +40,10 @@ def main() -> None:
     parser.add_argument(
         "--folder", type=Path, default=Path.cwd(), help="where results/ lies; the current folder"
     )
-    folder = parser.parse_args().folder
+    parser.add_argument("--configfile", type=Path, default=CONFIG, help="the experiments; the proof's own")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the page that gets the table")
+    arguments = parser.parse_args()
+    folder = arguments.folder
     command = [
         "snakemake",
         "-s",
@@ -51,19 +54,19 @@ def main() -> None:
         "1",
         "compare",
         "--configfile",
-        CONFIG,
+        arguments.configfile.absolute(),
     ]
     subprocess.run([sys.executable, "-m", *map(str, command)], check=True)
-    sides = read_sides(folder / "results")
+    sides = read_sides(folder / "results", arguments.configfile)
     text = markdown(sides, {side.name: variance_between_steps(folder / "results", side) for side in sides})
-    replace_section(RESULTS, text)
+    replace_section(arguments.results, text)
     print(text)
 
 
-def read_sides(results: Path) -> list[Side]:
-    """The finished runs of the proof's config, by policy."""
+def read_sides(results: Path, config: Path = CONFIG) -> list[Side]:
+    """The finished runs of a config's experiments, by policy."""
     raw = yaml.safe_load((PROJECT / "config" / "config.yaml").read_text())
-    update_config(raw, yaml.safe_load(CONFIG.read_text()))
+    update_config(raw, yaml.safe_load(config.read_text()))
     _, settings = resolve(raw)
     runs = [
         read_experiment(

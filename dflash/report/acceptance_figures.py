@@ -30,7 +30,15 @@ def draw_heldout(
     left.plot(tokens, acceptance, color=theme.series[0], marker="o", markersize=4)
     colors = theme.bucket_colors(len(accuracy_by_slot))
     for number, values in enumerate(accuracy_by_slot):
-        right.plot(tokens, values, color=colors[number], linewidth=1.3, label=str(number + 1))
+        right.plot(
+            tokens,
+            values,
+            color=colors[number],
+            linewidth=1.3,
+            marker="o",
+            markersize=3,
+            label=str(number + 1),
+        )
     for ax in (left, right):
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
     right.yaxis.set_major_formatter(PercentFormatter(1.0))

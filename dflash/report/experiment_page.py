@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from dflash.report.acceptance_pairs import pairs
 from dflash.report.acceptance_section import (
     ACCEPTANCE_COLUMNS,
     POSITION_COLUMNS,
@@ -19,7 +20,8 @@ from dflash.report.acceptance_section import (
 )
 from dflash.report.batching_section import lengths_section, plan_section
 from dflash.report.markup import Markup, element, facts, join, section, table, write_page
-from dflash.report.quantity import compact, count, duration, interval, percent
+from dflash.report.preflight_section import preflight_section
+from dflash.report.quantity import compact, count, duration, percent
 from dflash.report.sides import flat
 from dflash.report.tables import RunRecord, numbers, read_record, read_run, read_table
 from dflash.report.training_section import loss_section, machine_section, power, verdict_box
@@ -78,6 +80,7 @@ def draw_experiment_page(experiment: Experiment, folder: Path) -> Path:
         loss_section(figures, run, verdict, boundaries["widths"], settings["training"].get("clip_norm")),
         heldout_section(figures, run),
         machine_section(figures, run),
+        preflight_section(stages["run_preflight"] / "measured" / "preflight.json"),
         acceptance_section(figures, acceptance, positions, speed),
         decodes_section(decodes, settings["report"]["sample_decodes"]),
         config_section(settings),
@@ -119,21 +122,14 @@ def summary(
         if np.isfinite(joules).any()
         else None
     )
-    first = acceptance.row(0, named=True) if len(acceptance) else None
-    result = (
-        "unknown"
-        if first is None
-        else (
-            f"acceptance length {interval(first['value'], first['lower'], first['upper'])} "
-            f"({first['drafter']}, temperature {first['temperature']:g}, {first['prompt_set']}; {first['definition']})"
-        )
-    )
+    measured = pairs(acceptance)
+    result = measured[0].sentence() if measured else "unknown"
     sources = ", ".join(each["name"] for each in settings["data"]["sources"])
     return facts(
         {
             "target": settings["target"],
             "data": sources,
-            "plan": f"{settings['batching']['policy']}, {quality['shapes']} shapes, "
+            "plan": f"{settings['batching']['policy']}, {count(quality['shapes'])} shapes an epoch ({count(shapes_used(run))} used), "
             f"{count(quality['steps'])} steps an epoch, padding efficiency {percent(quality['padding_efficiency'])}",
             "training": f"{count(len(run.metrics))} steps, {compact(useful)} useful of {compact(padded)} padded tokens",
             "result": result,
@@ -141,6 +137,11 @@ def summary(
             "energy": compact(energy, "J"),
         }
     )
+
+
+def shapes_used(run: RunRecord) -> int:
+    """Widths of micro-batches that the training met; each is a shape to compile for, as its rows are fixed."""
+    return run.cells.filter(pl.col("rows") > 0)["width"].n_unique()
 
 
 def config_section(settings: Mapping[str, Any]) -> Markup:

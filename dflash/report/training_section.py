@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from dflash.report.figure_block import block
 from dflash.report.markup import Markup, element, join, section, table
 from dflash.report.quantity import compact, count, duration, interval, percent
+from dflash.report.rates import service_rates
 from dflash.report.tables import RunRecord, numbers
 from dflash.report.theme import THEMES
 from dflash.report.training_figures import (
@@ -20,6 +21,9 @@ from dflash.report.training_figures import (
     draw_throughput,
 )
 from dflash.report.verdict import Verdict
+
+ROLES = {"both": "target and drafter", "target": "targets", "drafter": "drafters"}
+"""What the ranks of a role are called together."""
 
 
 def verdict_box(verdict: Verdict) -> Markup:
@@ -63,8 +67,9 @@ def loss_section(
         caption="Thin: the loss of every step. Thick: the same without what the composition of the steps explains. "
         "A run of good health jumps, and the thick line does not rise.",
     )
-    names = [_bucket_name(number, widths) for number in verdict.bucket_trends]
-    trends = list(verdict.bucket_trends.values())
+    judged = {number: trend for number, trend in verdict.bucket_trends.items() if np.isfinite(trend.slope)}
+    scarce = len(verdict.bucket_trends) - len(judged)
+    names, trends = [_bucket_name(number, widths) for number in judged], list(judged.values())
     values = [
         [trend.slope for trend in trends],
         [trend.lower for trend in trends],
@@ -79,7 +84,8 @@ def loss_section(
             f"{name} {interval(trend.slope, trend.lower, trend.upper)}"
             for name, trend in zip(names, trends, strict=True)
         ),
-        caption="The second half of the run, with 95 % intervals. A bucket right of zero is getting worse.",
+        caption="The second half of the run, with 95 % intervals. A bucket right of zero is getting worse."
+        + (f" {count(scarce)} more had too few cells." if scarce else ""),
     )
     gradient = block(
         folder,
@@ -155,7 +161,8 @@ def machine_section(folder: Path, run: RunRecord) -> Markup:
         "balance",
         [draw_balance(theme, names, shares) for theme in THEMES],
         alt="; ".join(
-            f"{name}: " + ", ".join(f"{what} {values[k]:.0%}" for what, values in shares.items())
+            f"{' '.join(name.split())}: "
+            + ", ".join(f"{what} {values[k]:.0%}" for what, values in shares.items())
             for k, name in enumerate(names)
         ),
         caption="Blocked on empty: the rank waited for work. Blocked on full: it waited for room to hand work on. "
@@ -163,16 +170,45 @@ def machine_section(folder: Path, run: RunRecord) -> Markup:
     )
     watts, joules = power(run)
     known = f"{np.nanmean(joules):.3g} J per useful token" if np.isfinite(joules).any() else "energy unknown"
-    energy = block(
-        folder,
-        "energy",
-        [draw_energy(theme, step, watts, joules) for theme in THEMES],
-        alt=f"Power by rank and energy per useful token; {known}.",
-        caption="From the energy counter of the device where there is one; a counter that cannot be read is unknown, never zero.",
+    readable = np.isfinite(joules).any() or any(np.isfinite(each).any() for each in watts.values())
+    energy = (
+        block(
+            folder,
+            "energy",
+            [draw_energy(theme, step, watts, joules) for theme in THEMES],
+            alt=f"Power by rank and energy per useful token; {known}.",
+            caption="From the energy counter of the device where there is one; a counter that cannot be read is unknown, never zero.",
+        )
+        if readable
+        else element("p", "Power and energy unknown: no energy counter was readable.")
     )
     return section(
-        "machine", "Throughput, balance, energy", speed, balance_block, _rank_table(run.ranks), energy
+        "machine",
+        "Throughput, balance, energy",
+        speed,
+        balance_block,
+        _rate_table(run),
+        _rank_table(run.ranks),
+        energy,
     )
+
+
+def _rate_table(run: RunRecord) -> Markup:
+    """What each side could do without waiting, the least of them, and what the run did."""
+    rates = service_rates(run)
+    share = percent(rates.actual / rates.predicted)
+    rows = [
+        (f"{ROLES.get(role, role)}, if never waiting", compact(rate)) for role, rate in rates.by_role.items()
+    ]
+    rows += [
+        ("predicted: the least of these", compact(rates.predicted)),
+        (f"actual ({share} of it)", compact(rates.actual)),
+    ]
+    return table(["rate", "useful tokens/s"], rows, caption="Predicted and actual rate", numbers=[1])
+
+
+def _one(role: str) -> str:
+    return "target, drafter" if role == "both" else role
 
 
 def balance(ranks: pl.DataFrame) -> tuple[list[str], dict[str, list[float]]]:
@@ -184,7 +220,7 @@ def balance(ranks: pl.DataFrame) -> tuple[list[str], dict[str, list[float]]]:
     }
     grouped = ranks.group_by("rank", "role").agg(pl.col(list(parts.values())).sum()).sort("rank", "role")
     total = np.maximum(1e-9, sum(numbers(grouped, column) for column in parts.values()))
-    names = [f"{row['role']} {row['rank']}" for row in grouped.iter_rows(named=True)]
+    names = [f"rank {row['rank']}\n({_one(row['role'])})" for row in grouped.iter_rows(named=True)]
     return names, {name: list(numbers(grouped, column) / total) for name, column in parts.items()}
 
 

@@ -110,7 +110,11 @@ def test_summary_holds_the_numbers_of_the_tables(world: Experiment, page: Path) 
     metrics = pl.read_parquet(world.stages["fit"] / "metrics.parquet")
     text = page.read_text(encoding="utf-8")
     assert f"{len(metrics)} steps, {metrics['useful_tokens'].sum() / 1e3:.3g}k useful" in text
-    assert "acceptance length 2.50 (2.40 to 2.60) (trained, temperature 0" in text
+    assert (
+        "acceptance length 2.50 (2.40 to 2.60) tokens per target forward, counted up to the first loop "
+        "(25.0% of the tokens); whole texts 2.50 (2.40 to 2.60) (trained, temperature 0, stdlib)" in text
+    )
+    assert "bucketed, 4 shapes an epoch (4 used)" in text
 
 
 def test_unknown_energy_is_unknown_and_titles_are_the_users(tmp_path: Path) -> None:
@@ -118,7 +122,7 @@ def test_unknown_energy_is_unknown_and_titles_are_the_users(tmp_path: Path) -> N
     settings = {**world.settings, "report": {"title": "<b>Mine</b>", "sample_decodes": 0}}
     text = draw_experiment_page(replace(world, settings=settings), tmp_path / "out").read_text()
     assert re.search(r'<th scope="row">energy</th><td>unknown</td>', text)
-    assert "energy unknown" in text
+    assert "Power and energy unknown: no energy counter was readable." in text
     assert "<h1>&lt;b&gt;Mine&lt;/b&gt;: experiment report</h1>" in text
     assert "Prompt 1:" not in text
 

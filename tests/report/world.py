@@ -29,13 +29,14 @@ def write_world(
     rng = np.random.default_rng(seed)
     stages = {
         each: root / each
-        for each in ("measure_lengths", "choose_boundaries", "build_plan", "fit", "evaluate")
+        for each in ("measure_lengths", "choose_boundaries", "build_plan", "run_preflight", "fit", "evaluate")
     }
     for folder in stages.values():
         (folder / "measured").mkdir(parents=True)
     _write_lengths(stages["measure_lengths"], rng)
     _write_boundaries(stages["choose_boundaries"])
     _write_plan(stages["build_plan"], rng)
+    _write_preflight(stages["run_preflight"])
     _write_fit(stages["fit"], rng, steps, energy, worse)
     _write_evaluation(stages["evaluate"], rng, worse)
     manifests = {
@@ -114,6 +115,14 @@ def _write_plan(folder: Path, rng: np.random.Generator) -> None:
     (folder / "quality.json").write_text(json.dumps(quality))
 
 
+def _write_preflight(folder: Path) -> None:
+    findings = [
+        {"name": "disk", "ok": True, "found": "9 GB free <here>", "remedy": "free space"},
+        {"name": "clock", "ok": False, "found": "it is 1970", "remedy": "set the <clock>"},
+    ]
+    (folder / "measured" / "preflight.json").write_text(json.dumps(findings))
+
+
 def _write_fit(folder: Path, rng: np.random.Generator, steps: int, energy: bool, worse: float) -> None:
     step = np.arange(1, steps + 1)
     bucket = rng.integers(0, 4, (steps, 4))
@@ -157,10 +166,10 @@ def _write_evaluation(folder: Path, rng: np.random.Generator, worse: float) -> N
     for drafter, value in drafters.items():
         for temperature in (0.0, 1.0):
             value_here = value - 0.3 * temperature * (value > 1)
-            for definition in ("pooled", "pooled; cut at the first loop")[: 1 if temperature else 2]:
+            for definition in ("pooled", "pooled; up to the first loop")[: 1 if temperature else 2]:
                 acceptance.append(
                     {"drafter": drafter, "temperature": temperature, "prompt_set": "stdlib", "definition": definition, "value": value_here,
-                     "lower": value_here - 0.1, "upper": value_here + 0.1}
+                     "lower": value_here - 0.1, "upper": value_here + 0.1, "counted_share": 0.25 if "first loop" in definition else 1.0}
                 )  # fmt: skip
             positions += [
                 {"drafter": drafter, "temperature": temperature, "prompt_set": "stdlib", "slot": slot, "share": 0.5**slot,
