@@ -2,7 +2,7 @@
 
 from dflash.store.stage import Stage, run_stage
 
-SETTINGS = ("target", "target_loading", "drafter", "anchors", "objective", "training")
+SETTINGS = ("target", "target_loading", "drafter", "anchors", "objective", "training", "machine")
 
 
 def work(stage: Stage) -> None:

@@ -123,7 +123,7 @@ def all_splits(
         stretch: steps to play; a few hundred are enough.
         num_gpus: what the machine has.
         total_tokens: useful tokens of the whole training, for days and energy.
-        ring_packets: packets in flight of a pair.
+        ring_packets: packets in the ring of a rank.
     """
     splits = [
         _split(rates, stretch, targets, drafters, 0, total_tokens, ring_packets)

@@ -5,9 +5,10 @@ events of earlier cells in plan order, so one pass in that order finds all times
 
 The machine that is played:
 
-- a target takes its cells in plan order: forward, then the packet needs a free place in the send ring of its pair;
-- a transfer starts when its packet is ready, the receive ring of the pair has a free place (a send starts only
-  after its receive is posted) and the drafter's link is free; links carry one packet at a time;
+- a target takes its cells in plan order: forward, then the packet needs a free place in the target's send ring;
+- a transfer starts when its packet is ready, the target's earlier packets have left (one thread sends, in order), the
+  drafter's receive ring has a free place (a send starts only after its receive is posted) and the drafter's link is
+  free; links carry one packet at a time, in the drafter's order;
 - a drafter takes its cells in plan order; a place is free again when its cell has been trained;
 - drafters meet at the end of every step, which then costs `step_seconds` (all-reduce and update).
 
@@ -94,17 +95,17 @@ def play(
 
     Args:
         work: the cells in plan order.
-        send_places, receive_places: packets of a pair on the target's and on the drafter's side.
+        send_places, receive_places: packets in a target's and in a drafter's ring.
         step_seconds: time of the drafters' meeting at the end of a step.
 
     Raises:
         ValueError: an assignment outside the topology, steps out of order, or a ring without a place.
     """
     _check(work, num_targets, num_drafters, send_places, receive_places)
-    pairs = [(t, d) for t in range(num_targets) for d in range(num_drafters)]
-    send = {pair: _Places(send_places) for pair in pairs}
-    receive = {pair: _Places(receive_places) for pair in pairs}
-    target_free, link_free, drafter_free = [0.0] * num_targets, [0.0] * num_drafters, [0.0] * num_drafters
+    send = [_Places(send_places) for _ in range(num_targets)]
+    receive = [_Places(receive_places) for _ in range(num_drafters)]
+    target_free, sender_free = [0.0] * num_targets, [0.0] * num_targets
+    link_free, drafter_free = [0.0] * num_drafters, [0.0] * num_drafters
     full, empty, meeting = [0.0] * num_targets, [0.0] * num_drafters, [0.0] * num_drafters
     step = int(work.step_C[0]) if len(work.step_C) else 0
     rows = zip(
@@ -120,18 +121,18 @@ def play(
         if cell_step != step:
             _meet(drafter_free, meeting, step_seconds)
             step = cell_step
-        pair = (target, drafter)
         forward_end = target_free[target] + target_seconds
-        packed = send[pair].take(forward_end)
+        packed = send[target].take(forward_end)
         full[target] += packed - forward_end
         target_free[target] = packed
-        arrived = max(receive[pair].take(packed), link_free[drafter]) + transfer_seconds
-        link_free[drafter] = arrived
-        send[pair].free(arrived)
+        ready = max(packed, sender_free[target], link_free[drafter])
+        arrived = receive[drafter].take(ready) + transfer_seconds
+        sender_free[target] = link_free[drafter] = arrived
+        send[target].free(arrived)
         start = max(drafter_free[drafter], arrived)
         empty[drafter] += start - drafter_free[drafter]
         drafter_free[drafter] = start + drafter_seconds
-        receive[pair].free(drafter_free[drafter])
+        receive[drafter].free(drafter_free[drafter])
     if len(work.step_C):
         _meet(drafter_free, meeting, step_seconds)
     return _played(work, num_targets, num_drafters, max(drafter_free), full, empty, meeting, step_seconds)

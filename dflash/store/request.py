@@ -15,6 +15,7 @@ from dflash.store.code import CodeIndex
 from dflash.store.content import ContentIndex, is_unchanged, stat_of
 from dflash.store.entry import FORMAT, Entry
 from dflash.store.lease import holder_of
+from dflash.store.machine import machine
 
 RESULTS = Path("results")
 STORE = Path(".store")
@@ -162,6 +163,8 @@ def setting_of(wanted: Wanted, name: str, script: str) -> Any:
         )
     if name == "experiment":
         return wanted.experiment
+    if name == "machine":
+        return machine()
     value: Any = wanted.settings
     for part in name.split("."):
         if not isinstance(value, Mapping) or part not in value:

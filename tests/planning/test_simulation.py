@@ -32,9 +32,9 @@ def machine(work: Work, targets: int, drafters: int, send: int, receive: int, st
     ]
     steps = sorted(set(work.step_C.tolist()))
     left = {s: int((work.step_C == s).sum()) for s in steps}
-    pair = lambda c: (int(work.target_C[c]), int(work.drafter_C[c]))  # noqa: E731
-    sending: dict[Any, int] = {}
-    receiving: dict[Any, int] = {}
+    sending, receiving = [0] * targets, [0] * drafters
+    unsent: list[list[int]] = [list(cells) for cells in of_target]
+    sender_busy = [False] * targets
     events: list[tuple[float, int, str, int]] = []
     number, now, opened = 0, 0.0, 0
     target_state: list[Any] = ["idle"] * targets
@@ -56,9 +56,9 @@ def machine(work: Work, targets: int, drafters: int, send: int, receive: int, st
                     target_state[t] = "forward"
                     post(now + work.target_seconds_C[of_target[t][0]], "forward", t)
                     moved = True
-                elif target_state[t] == "full" and sending.get(pair(of_target[t][0]), 0) < send:
+                elif target_state[t] == "full" and sending[t] < send:
                     c = of_target[t].pop(0)
-                    sending[pair(c)] = sending.get(pair(c), 0) + 1
+                    sending[t] += 1
                     packed.add(c)
                     target_state[t] = "idle"
                     moved = True
@@ -67,9 +67,11 @@ def machine(work: Work, targets: int, drafters: int, send: int, receive: int, st
                 waiting = [c for c in range(cells) if work.drafter_C[c] == d and c not in arrived]
                 if not link_busy[d] and waiting and waiting[0] in packed:
                     c = waiting[0]
-                    if receiving.get(pair(c), 0) < receive:
-                        receiving[pair(c)] = receiving.get(pair(c), 0) + 1
-                        link_busy[d] = True
+                    t = int(work.target_C[c])
+                    # one thread sends a target's packets, in the target's order
+                    if receiving[d] < receive and unsent[t][0] == c and not sender_busy[t]:
+                        receiving[d] += 1
+                        link_busy[d] = sender_busy[t] = True
                         post(now + work.transfer_seconds_C[c], "arrive", c)
                         moved = True
                 queue = of_drafter[d]
@@ -87,12 +89,15 @@ def machine(work: Work, targets: int, drafters: int, send: int, receive: int, st
             d = int(work.drafter_C[what])
             link_busy[d] = False
             arrived.add(what)
-            sending[pair(what)] -= 1
+            t = int(work.target_C[what])
+            sending[t] -= 1
+            sender_busy[t] = False
+            unsent[t].pop(0)
         elif kind == "train":
             d = int(work.drafter_C[what])
             of_drafter[d].pop(0)
             drafter_busy[d] = False
-            receiving[pair(what)] -= 1
+            receiving[d] -= 1
             left[int(work.step_C[what])] -= 1
             if left[int(work.step_C[what])] == 0:
                 meeting = True

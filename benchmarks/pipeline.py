@@ -1,0 +1,68 @@
+"""The channel with real processes and synthetic service times: actual rate beside min(supply, demand) and the simulator.
+
+    python benchmarks/pipeline.py
+
+Every rank is a process; targets and drafters sleep instead of computing, with times that vary from cell to cell, and
+send real packets over gloo through the production channel. Both sides are also run alone, with the same sleeps and no
+channel: that is supply and demand. Sleeps need no core, so the figures hold on few cores.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+MEAN_SECONDS = 0.02
+PACKET_ELEMENTS = 1 << 16
+RING_PACKETS = 8
+CELLS_PER_STEP = 8
+NUM_STEPS = 16
+# Topology, then the mean seconds of a target's and of a drafter's cell in units of MEAN_SECONDS.
+CASES = [
+    ("targets: 1, drafters: 1", 1.0, 1.0),
+    ("targets: 1, drafters: 1", 2.0, 1.0),
+    ("targets: 1, drafters: 1", 1.0, 2.0),
+    ("targets: 3, drafters: 1", 3.0, 1.0),
+    ("targets: 3, drafters: 2", 3.0, 2.0),
+]
+
+
+def main() -> None:
+    """Print a line for every case."""
+    from benchmarks.synthetic import Synthetic, played, run
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3)
+    repeats = parser.parse_args().repeats
+    print(f"{RING_PACKETS} packets a ring, {NUM_STEPS} steps of {CELLS_PER_STEP} cells, median of {repeats}")
+    for topology, target, drafter in CASES:
+        synthetic = Synthetic.make(
+            topology,
+            np.random.default_rng(0),
+            num_steps=NUM_STEPS,
+            cells_per_step=CELLS_PER_STEP,
+            target_seconds=target * MEAN_SECONDS,
+            drafter_seconds=drafter * MEAN_SECONDS,
+            ring_packets=RING_PACKETS,
+            packet_elements=PACKET_ELEMENTS,
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            runs = [run(synthetic, Path(folder) / str(number)) for number in range(repeats)]
+        actual = statistics.median(each.seconds for each in runs)
+        alone = statistics.median(each.alone_seconds for each in runs)
+        simulated = played(synthetic).total_seconds
+        print(
+            f"{topology}, target {target:g}, drafter {drafter:g}: "
+            f"actual / min(supply, demand) {alone / actual:.3f} (at least 0.95), simulated / actual time {simulated / actual:.3f} "
+            f"(0.95 to 1.05), {actual:.2f} s",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
