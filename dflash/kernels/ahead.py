@@ -14,7 +14,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from dflash.kernels import triton_attention, triton_loss
+from dflash.kernels import attention_tiles, triton_attention, triton_loss
 
 SHARED_LIMITS = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}
 """Bytes of shared memory that a program may have, by compute capability (CUDA programming guide, table of features)."""
@@ -50,17 +50,17 @@ def compile_all(
     Raises:
         ValueError: a kernel spills registers or asks for more shared memory than the card has.
     """
-    sizes = triton_attention.tile_sizes(num_heads, num_keys, block_size, head_size)
-    flags = {"HAS_WINDOW": windowed, "UPCAST": False}
+    sizes = attention_tiles.tile_sizes(num_heads, num_keys, block_size, head_size)
+    switches = {"HAS_WINDOW": windowed, "UPCAST": False}
     found = []
     for kernel, used, of_context in (
         (triton_attention.forward_kernel, sizes, False),
-        (triton_attention.backward_block_kernel, triton_attention.backward_block_sizes(sizes), False),
+        (triton_attention.backward_block_kernel, attention_tiles.backward_block_sizes(sizes), False),
         (triton_attention.backward_context_kernel, sizes, True),
     ):
-        warps = triton_attention.num_warps(sizes, of_context)
+        warps = attention_tiles.num_warps(sizes, of_context)
         options = {"num_warps": warps, "num_stages": triton_attention.NUM_STAGES}
-        found.append(_compile(kernel, capability, dtype, {**used, **flags}, options))
+        found.append(_compile(kernel, capability, dtype, {**used, **switches}, options))
     flags = {"HAS_BIAS": has_bias, "HAS_CAP": has_cap, "BLOCK": triton_loss.BLOCK}
     for kernel in (triton_loss.softmax_tile_kernel, triton_loss.divergence_row_kernel):
         found.append(_compile(kernel, capability, dtype, flags, {"num_warps": triton_loss.NUM_WARPS}))

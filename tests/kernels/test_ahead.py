@@ -9,7 +9,7 @@ import pytest
 
 from dflash.kernels import ahead
 from dflash.kernels.ahead import compile_all
-from dflash.kernels.triton_attention import tile_sizes
+from dflash.kernels.attention_tiles import tile_sizes
 
 ROOT = Path(__file__).parents[2]
 
