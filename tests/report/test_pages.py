@@ -213,3 +213,15 @@ def test_in_a_browser(
     assert min(image["shown"] for image in shown) >= 500
     assert opened.overflow <= 0
     assert opened.background == ("rgb(23, 26, 32)" if dark else "rgb(255, 255, 255)")
+
+
+@pytest.mark.parametrize("which", ["page", "comparison"])
+def test_paper_is_light(browser: Browser, request: pytest.FixtureRequest, which: str) -> None:
+    """Also from a dark screen: light figures that fit the paper, no links to jump by."""
+    path: Path = request.getfixturevalue(which)
+    opened = browser.open(path, dark=True, width=390, media="print")
+    assert opened.background == "rgb(255, 255, 255)" and opened.overflow <= 0
+    shown = [image for image in opened.images if image["shown"] > 0]
+    assert {image["theme"] for image in shown} == {"light"} and len(shown) * 2 == len(opened.images)
+    assert max(image["shown"] for image in shown) <= 390
+    assert browser.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
