@@ -70,10 +70,12 @@ class Browser:
         self._process.wait(timeout=20)
         os.close(self._read)
 
-    def open(self, page: Path, *, dark: bool, width: int, screenshot: Path | None = None) -> Opened:
+    def open(
+        self, page: Path, *, dark: bool, width: int, screenshot: Path | None = None, media: str = "screen"
+    ) -> Opened:
         """Open a page and look at it."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", {"media": "screen", "features": [scheme]})
+        self.call("Emulation.setEmulatedMedia", {"media": media, "features": [scheme]})
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
         self.call("Emulation.setDeviceMetricsOverride", size)
         self._events.clear()

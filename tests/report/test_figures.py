@@ -49,6 +49,40 @@ def test_colors_stand_out(theme: Theme) -> None:
     assert min(contrast(to_hex(color), theme.background) for color in theme.bucket_colors(8)) >= 1.4
 
 
+# Machado, Oliveira and Fernandes, 2009: what the color-blind see, of linear RGB, at full severity.
+BLIND = {
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+}
+
+
+def seen(color: str, kind: str) -> np.ndarray:
+    """A color as the color-blind see it, in sRGB from 0 to 1."""
+    parts = np.array([int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    changed = np.clip(np.array(BLIND[kind]) @ linear, 0, 1)
+    return np.where(changed <= 0.0031308, changed * 12.92, 1.055 * changed ** (1 / 2.4) - 0.055)
+
+
+@pytest.mark.parametrize("kind", BLIND)
+@pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.name)
+def test_the_color_blind_tell_the_first_series_apart(theme: Theme, kind: str) -> None:
+    """The first three carry most figures; red and green of the same lightness would come out closer than 0.1."""
+    colors = [seen(color, kind) for color in theme.series[:3]]
+    apart = [float(np.linalg.norm(a - b)) for k, a in enumerate(colors) for b in colors[:k]]
+    assert min(apart) >= 0.2
+    red, green = seen("#b05a3c", kind), seen("#7a7a3c", kind)
+    assert np.linalg.norm(red - green) < 0.2
+
+
 def test_bins_keep_every_sample_and_token() -> None:
     lengths = np.array([1, 2, 3, 50, 777, 8192])
     samples = np.array([5, 1, 7, 2, 9, 4])

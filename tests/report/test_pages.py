@@ -12,6 +12,7 @@ import pytest
 from dflash.report import markup
 from dflash.report.comparison_page import draw_comparison_page
 from dflash.report.experiment_page import Experiment, draw_experiment_page
+from dflash.report.preflight_section import preflight_section
 from tests.report.browser import CHROMIUM, Browser
 from tests.report.test_comparison import write_sides
 from tests.report.world import write_world
@@ -106,6 +107,22 @@ def test_what_users_wrote_is_escaped(page: Path) -> None:
     )
 
 
+def test_preflight_says_what_is_wrong_and_what_helps(page: Path) -> None:
+    rows = re.findall(r"<tr>.*?</tr>", page.read_text(encoding="utf-8").split('id="preflight"')[1])
+    disk, clock = rows[1:3]
+    assert ">good<" in disk and "9 GB free &lt;here&gt;" in disk and "free space" not in disk
+    assert ">BAD<" in clock and "it is 1970" in clock and "set the &lt;clock&gt;" in clock
+
+
+def test_a_finding_without_a_remedy_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "preflight.json"
+    with pytest.raises(ValueError, match="is missing; run the stage run_preflight again"):
+        preflight_section(path)
+    path.write_text('[{"name": "disk", "ok": true, "found": "9 GB"}]')
+    with pytest.raises(ValueError, match="a finding has no key 'remedy'"):
+        preflight_section(path)
+
+
 def test_summary_holds_the_numbers_of_the_tables(world: Experiment, page: Path) -> None:
     metrics = pl.read_parquet(world.stages["fit"] / "metrics.parquet")
     text = page.read_text(encoding="utf-8")
@@ -196,3 +213,15 @@ def test_in_a_browser(
     assert min(image["shown"] for image in shown) >= 500
     assert opened.overflow <= 0
     assert opened.background == ("rgb(23, 26, 32)" if dark else "rgb(255, 255, 255)")
+
+
+@pytest.mark.parametrize("which", ["page", "comparison"])
+def test_paper_is_light(browser: Browser, request: pytest.FixtureRequest, which: str) -> None:
+    """Also from a dark screen: light figures that fit the paper, no links to jump by."""
+    path: Path = request.getfixturevalue(which)
+    opened = browser.open(path, dark=True, width=390, media="print")
+    assert opened.background == "rgb(255, 255, 255)" and opened.overflow <= 0
+    shown = [image for image in opened.images if image["shown"] > 0]
+    assert {image["theme"] for image in shown} == {"light"} and len(shown) * 2 == len(opened.images)
+    assert max(image["shown"] for image in shown) <= 390
+    assert browser.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
