@@ -55,7 +55,7 @@ def work(stage: Stage) -> None:
         else:
             from dflash.evaluation.responses import respond_in_process
 
-            responses = respond_in_process(stage.settings, chosen)
+            responses = respond_in_process(stage.settings, chosen, stage.runtime.get("device", "auto"))
         cut = 0
         answered = {prompt.name: (prompt, text, is_cut) for prompt, text, is_cut in responses}
         with (stage.folder / f"{number:05d}-{path.name.split('.')[0]}.jsonl").open(

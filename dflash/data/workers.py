@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-ITEMS_BEFORE_WORKERS = 4
+ITEMS_BEFORE_WORKERS = 16
 """With fewer items than this the processes would take longer to start than the work."""
 ITEMS_PER_WORKER = 2
 """Items in flight for each process: one that is worked on, and one that waits."""

@@ -16,16 +16,17 @@ PROMPTS_AT_ONCE = 8
 
 
 def respond_in_process(
-    settings: Mapping[str, Any], prompts: Sequence[Prompt]
+    settings: Mapping[str, Any], prompts: Sequence[Prompt], wanted_device: str = "auto"
 ) -> Iterator[tuple[Prompt, str, bool]]:
     """Every prompt with its response, and whether that met the limit of tokens. Prompts that leave no room are left out.
 
     Args:
         settings: `regeneration`, `target`, `target_loading` and `data` of the config, as plain values.
         prompts: what to answer.
+        wanted_device: the config's `runtime.device`; `auto` is cuda where there is a GPU.
     """
     regeneration, data = settings["regeneration"], settings["data"]
-    device = device_of("auto")
+    device = device_of(wanted_device)
     target = load_target(settings["target"], Loading(**settings["target_loading"]), device)
     loading = settings["target_loading"]
     tokenizer = load_tokenizer(settings["target"], loading["revision"], loading["trust_remote_code"])
