@@ -4,9 +4,10 @@ import json
 import multiprocessing
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -68,18 +69,25 @@ class Ran:
         seconds: from the start that all ranks share to the end of the last drafter.
         alone_seconds: of the slower side, run without a channel.
         taken: cells that each drafter took, in its order, as the packets themselves said.
+        target_seconds_C, drafter_seconds_C: how long each sleep really took; on a busy machine longer than asked for.
     """
 
     seconds: float
     alone_seconds: float
     taken: list[list[int]]
+    target_seconds_C: np.ndarray
+    drafter_seconds_C: np.ndarray
 
 
-def played(synthetic: Synthetic) -> Played:
-    """The simulator's word on it."""
+def played(synthetic: Synthetic, ran: Ran) -> Played:
+    """The simulator's word on a run, from the service times that the run had."""
     ranks = synthetic.topology
     return play(
-        synthetic.work,
+        replace(
+            synthetic.work,
+            target_seconds_C=ran.target_seconds_C,
+            drafter_seconds_C=ran.drafter_seconds_C,
+        ),
         ranks.num_targets,
         ranks.num_drafters,
         send_places=synthetic.ring_packets,
@@ -114,7 +122,22 @@ def run(synthetic: Synthetic, folder: Path) -> Ran:
         max(each["seconds"] for each in drafters),
         max(each["alone_seconds"] for each in reports),
         [each["taken"] for each in drafters],
+        _by_cell(reports[: synthetic.topology.num_targets], len(synthetic.work.step_C)),
+        _by_cell(drafters, len(synthetic.work.step_C)),
     )
+
+
+def _by_cell(reports: list[dict[str, Any]], num_cells: int) -> np.ndarray:
+    """Seconds of every cell, from the ranks that worked on them."""
+    slept = {int(cell): seconds for each in reports for cell, seconds in each["slept"].items()}
+    return np.array([slept[cell] for cell in range(num_cells)])
+
+
+def _sleep(seconds: float) -> float:
+    """Sleep, and tell how long it took."""
+    began = time.monotonic()
+    time.sleep(seconds)
+    return time.monotonic() - began
 
 
 def _rank(synthetic: Synthetic, number: int, folder: Path) -> None:
@@ -147,12 +170,13 @@ def _rank(synthetic: Synthetic, number: int, folder: Path) -> None:
                 time.sleep(seconds_C[cell])
             dist.barrier(group=drafters)
     alone = time.monotonic() - began
-    report: dict[str, object] = {"alone_seconds": alone, "taken": []}
+    slept: dict[int, float] = {}
+    report: dict[str, object] = {"alone_seconds": alone, "taken": [], "slept": slept}
     if role == "target":
         sender = PacketSender(link, synthetic.ring_packets, synthetic.packet_elements, torch.int32)
         dist.barrier()
         for cell in mine:
-            time.sleep(seconds_C[cell])
+            slept[int(cell)] = _sleep(seconds_C[cell])
             sender.reserve()[:] = int(cell)
             sender.commit(
                 Expected(topology.drafter_rank(int(work.drafter_C[cell])), synthetic.packet_elements)
@@ -169,7 +193,7 @@ def _rank(synthetic: Synthetic, number: int, folder: Path) -> None:
         for step in np.unique(work.step_C):
             for cell in mine[work.step_C[mine] == step]:
                 packet, _ = receiver.take()
-                time.sleep(seconds_C[cell])
+                slept[int(cell)] = _sleep(seconds_C[cell])
                 first, last = int(packet[0]), int(packet[-1])
                 taken.append(first if first == last else -1)
                 receiver.release()

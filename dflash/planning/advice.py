@@ -6,6 +6,7 @@ with the fewest GPUs, because a GPU that waits still draws power (in the run thi
 targets cost nothing and saved about 1 kW).
 """
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -123,7 +124,7 @@ def all_splits(
         stretch: steps to play; a few hundred are enough.
         num_gpus: what the machine has.
         total_tokens: useful tokens of the whole training, for days and energy.
-        ring_packets: packets in the ring of a rank.
+        ring_packets: packets in a target's ring; a drafter's has as many for each target that serves it.
     """
     splits = [
         _split(rates, stretch, targets, drafters, 0, total_tokens, ring_packets)
@@ -210,7 +211,8 @@ def _played(
         targets,
         drafters,
         send_places=ring_packets,
-        receive_places=ring_packets,
+        # A drafter's ring has so many places for each target of its group.
+        receive_places=ring_packets * (targets // math.gcd(targets, drafters)),
         step_seconds=step_seconds,
     )
 

@@ -111,6 +111,29 @@ def test_killed_rank_is_named(world: World, capfd: pytest.CaptureFixture[str]) -
     assert not ranks_of(job)
 
 
+def test_a_target_that_dies_while_its_drafter_receives_is_named(world: World) -> None:
+    job = world.job("died-feeding", "targets: 1, drafters: 1", training={"num_steps": 3000})
+    process = start_launcher(job)
+    wait_until(lambda: len(ranks_of(job)) == 2 and (job.state / "log" / "metrics.jsonl").exists())
+    target = rank_process(job, 0)
+    # Stopped first: its drafter has taken all there is and sits in a receive when the target dies.
+    os.kill(target, signal.SIGSTOP)
+    time.sleep(2.0)
+    os.kill(target, signal.SIGKILL)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 1, output
+    assert "rank 0 ended with -9" in output or "rank 0 (target 0)" in output, output
+    assert not ranks_of(job)
+
+
+def rank_process(job: Job, rank: int) -> int:
+    """The process of a rank."""
+    wanted = f"RANK={rank}".encode()
+    return next(
+        each for each in ranks_of(job) if wanted in Path(f"/proc/{each}/environ").read_bytes().split(b"\0")
+    )
+
+
 def test_more_ranks_than_gpus_are_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     job = world.job("refused", "targets: 6, drafters: 1", runtime={"device": "cuda"})
