@@ -43,7 +43,7 @@ def check_same(job: Job, wanted: dict[str, torch.Tensor]) -> None:
 
 
 def wait_for_step(job: Job, step: int, processes: list[ForkServerProcess]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while all(row["step"] < step for row in read_log(job.state / "log" / METRICS)):
         assert time.monotonic() < deadline and all(each.is_alive() for each in processes)
         time.sleep(0.02)
@@ -67,7 +67,7 @@ def test_signal_then_fewer_targets(world: World, undisturbed: dict[str, torch.Te
     for process in processes:
         assert process.pid is not None
         os.kill(process.pid, signal.SIGTERM)
-    assert set(finish(processes, 30)) == {SIGNAL_STATUS}
+    assert set(finish(processes, 60)) == {SIGNAL_STATUS}
     del store
     second = world.job("moved", "targets: 2, drafters: 1", training=LONG)
     assert set(train(second)) == {0}
@@ -90,7 +90,9 @@ def test_kills_at_random_times(world: World, undisturbed: dict[str, torch.Tensor
         victim = generator.choice(processes)
         hit = victim.is_alive()
         kill(victim)
-        codes = finish(processes, 30)
+        # No launcher is here that would end the other at once: a rank killed before its first word is waited for as long
+        # as joining may take. `test_launch` tests the 30 s.
+        codes = finish(processes, 120)
         killed += 1
         assert not hit or 0 not in codes or victim.exitcode == 0, codes
         del store
