@@ -37,13 +37,9 @@ def packed_index(
         key: of the shuffle; one an epoch.
     """
     shuffled = permutation(key_of(key, _ORDER), len(samples_N))
-    row_N = pack_windows(lengths_N[shuffled], anchors_N[shuffled], limits, width, window)
+    rows_LW = pack_windows(lengths_N[shuffled], anchors_N[shuffled], limits, width, window)
+    order, starts = _by_row(rows_LW, len(shuffled))
     size = len(shuffled)
-    bits = np.uint64(max(size - 1, 1).bit_length())
-    fused = (row_N.astype(np.uint64) << bits) | np.arange(size, dtype=np.uint64)
-    fused.sort()
-    order = (fused & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.int64)
-    starts = np.flatnonzero(np.diff(row_N[order], prepend=-1))
     total = len(starts)
     return EpochIndex(
         samples_N[shuffled[order]],
@@ -57,7 +53,7 @@ def packed_index(
 def pack_windows(
     lengths_N: np.ndarray, anchors_N: np.ndarray, limits: Limits, width: int, window: int
 ) -> np.ndarray:
-    """Row of every document, int64; rows of one window are numbered behind those of the window before.
+    """Row of every document inside its window, int32[windows, window]; behind the last document it means nothing.
 
     Documents that break a budget alone get a row of their own.
     """
@@ -95,8 +91,30 @@ def pack_windows(
         for room, queue, whole in zip(rooms, queues, full, strict=True):
             room[chosen, lane] = np.where(lost, whole, room[chosen, lane]) - queue[step]
         row_WL[step] = open_rows[chosen, lane]
-    before = np.cumsum(opened, dtype=np.int64) - opened
-    return (row_WL + before).T.ravel()[:size].astype(np.int64)
+    return np.ascontiguousarray(row_WL.T)
+
+
+def _by_row(rows_LW: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Documents row by row, in their order inside each, int64[size]; and where rows start, int64.
+
+    Rows never span windows, so each window is sorted by itself, row and place as one number.
+    """
+    lanes, window = rows_LW.shape
+    bits = max(window - 1, 1).bit_length()
+    dtype = np.uint32 if 2 * bits <= 32 else np.uint64
+    fused = rows_LW.astype(dtype)
+    # What is missing in the last window has the highest row, so that it comes last.
+    fused.ravel()[size:] = (1 << bits) - 1
+    fused <<= dtype(bits)
+    fused |= np.arange(window, dtype=dtype)
+    fused.sort(axis=1)
+    rows = fused >> dtype(bits)
+    begins = np.ones((lanes, window), bool)
+    np.not_equal(rows[:, 1:], rows[:, :-1], out=begins[:, 1:])
+    fused &= dtype((1 << bits) - 1)
+    order = fused.astype(np.int64)
+    order += np.arange(lanes)[:, None] * window
+    return order.ravel()[:size], np.flatnonzero(begins.ravel()[:size])
 
 
 def _transposed(values_N: np.ndarray, lanes: int, window: int) -> np.ndarray:
