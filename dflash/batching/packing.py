@@ -102,16 +102,16 @@ def _by_row(rows_LW: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     lanes, window = rows_LW.shape
     bits = max(window - 1, 1).bit_length()
     dtype = np.uint32 if 2 * bits <= 32 else np.uint64
-    fused = rows_LW.astype(dtype)
+    fused: np.ndarray = rows_LW.astype(dtype)
     # What is missing in the last window has the highest row, so that it comes last.
     fused.ravel()[size:] = (1 << bits) - 1
-    fused <<= dtype(bits)
+    fused <<= bits
     fused |= np.arange(window, dtype=dtype)
     fused.sort(axis=1)
-    rows = fused >> dtype(bits)
+    rows = fused >> bits
     begins = np.ones((lanes, window), bool)
     np.not_equal(rows[:, 1:], rows[:, :-1], out=begins[:, 1:])
-    fused &= dtype((1 << bits) - 1)
+    fused &= (1 << bits) - 1
     order = fused.astype(np.int64)
     order += np.arange(lanes)[:, None] * window
     return order.ravel()[:size], np.flatnonzero(begins.ravel()[:size])
