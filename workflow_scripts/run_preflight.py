@@ -20,6 +20,7 @@ def work(stage: Stage) -> None:
     from dflash.model.drafter_config import Wishes, derive_config
     from dflash.model.drafter_files import weight_shapes
     from dflash.model.target import Loading, load_facts
+    from dflash.planning.kernel_check import check_kernels
     from dflash.planning.preflight import Need, check
     from dflash.transfer.packet import PacketLayout
     from dflash.transfer.roles import Topology
@@ -42,6 +43,9 @@ def work(stage: Stage) -> None:
     )
     cache = Path(os.environ.get("TRITON_CACHE_DIR", Path.home() / ".triton" / "cache"))
     findings = check(need, stage.folder, cache)
+    if chosen == "triton" and on_gpu:
+        cards = [torch.cuda.get_device_capability(card) for card in range(torch.cuda.device_count())]
+        findings += check_kernels(config, "bf16", [10 * major + minor for major, minor in cards])
     for each in findings:
         print(f"{'ok  ' if each.ok else 'FAIL'} {each.name}: {each.found}", flush=True)
     for notice in notices:
