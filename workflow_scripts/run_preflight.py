@@ -2,7 +2,7 @@
 
 from dflash.store.stage import Stage, run_stage
 
-SETTINGS = ("target", "target_loading", "drafter", "training.kernels", "data.sources")
+SETTINGS = ("target", "target_loading", "drafter", "training.kernels", "training.compute_dtype")
 
 
 def work(stage: Stage) -> None:
@@ -19,7 +19,7 @@ def work(stage: Stage) -> None:
     from dflash.model.device import device_of
     from dflash.model.drafter_config import Wishes, derive_config
     from dflash.model.drafter_files import weight_shapes
-    from dflash.model.target import Loading, load_facts
+    from dflash.model.target import Loading, compute_dtype, load_facts
     from dflash.planning.kernel_check import check_kernels
     from dflash.planning.preflight import Need, check
     from dflash.transfer.packet import PacketLayout
@@ -44,8 +44,12 @@ def work(stage: Stage) -> None:
     cache = Path(os.environ.get("TRITON_CACHE_DIR", Path.home() / ".triton" / "cache"))
     findings = check(need, stage.folder, cache)
     if chosen == "triton" and on_gpu:
-        cards = [torch.cuda.get_device_capability(card) for card in range(torch.cuda.device_count())]
-        findings += check_kernels(config, "bf16", [10 * major + minor for major, minor in cards])
+        cards = range(min(torch.cuda.device_count(), need.num_gpus))
+        capabilities = [10 * major + minor for major, minor in map(torch.cuda.get_device_capability, cards)]
+        dtype = compute_dtype(stage.settings["training"]["compute_dtype"], torch.device("cuda"))
+        findings += check_kernels(
+            config, {torch.float32: "fp32", torch.bfloat16: "bf16"}[dtype], capabilities
+        )
     for each in findings:
         print(f"{'ok  ' if each.ok else 'FAIL'} {each.name}: {each.found}", flush=True)
     for notice in notices:

@@ -13,7 +13,7 @@ def check_kernels(config: DrafterConfig, dtype: str, capabilities: list[int]) ->
 
     Args:
         config: the drafter whose kernels they are.
-        dtype: `bf16` or `fp16`, of its products.
+        dtype: `bf16`, `fp16` or `fp32`, of its products.
         capabilities: compute capabilities of the cards, 90 for 9.0; each kind is compiled for once.
     """
     return [_check(config, dtype, each) for each in sorted(set(capabilities))]
@@ -25,19 +25,12 @@ def _check(config: DrafterConfig, dtype: str, capability: int) -> Finding:
     from dflash.kernels.ahead import compile_all
 
     name = f"kernels for sm_{capability}"
-    windowed = any(window is not None for window in config.windows)
+    kinds = sorted({window is not None for window in config.windows})
+    shape = (config.num_heads, config.num_key_value_heads, config.block_size, config.head_size)
+    # Heads with a bias or a cap cost two small kernels more; whether the target's has one is known once it is loaded.
+    variants = [(kind, False, False) for kind in kinds] + [(kinds[0], True, True)]
     try:
-        found = compile_all(
-            capability,
-            config.num_heads,
-            config.num_key_value_heads,
-            config.block_size,
-            config.head_size,
-            dtype,
-            windowed,
-            False,
-            False,
-        )
+        found = [each for extras in variants for each in compile_all(capability, *shape, dtype, *extras)]
     except (TritonError, ValueError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         return Finding(
@@ -48,5 +41,8 @@ def _check(config: DrafterConfig, dtype: str, capability: int) -> Finding:
         )
     largest = max(each.shared_bytes for each in found) / 1024
     return Finding(
-        name, True, f"{len(found)} compiled, none spills, {largest:.0f} KiB of shared memory at most", ""
+        name,
+        True,
+        f"{len(found)} compiled for {dtype}, none spills, {largest:.0f} KiB of shared memory at most",
+        "",
     )

@@ -94,11 +94,19 @@ def _memory(need: Need) -> Finding:
     )
 
 
-def _available_memory() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
+def _available_memory(root: Path = Path("/")) -> int:
+    """What the machine has left, or the container or job that this process is in, whichever is less."""
+    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for line in (root / "proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+            available = int(line.split()[1]) * 1024
+    for line in (root / "proc/self/cgroup").read_text().splitlines():
+        group = root / "sys/fs/cgroup" / line.partition("::")[2].lstrip("/")
+        for each in (group, *group.parents):
+            limit, used = each / "memory.max", each / "memory.current"
+            if limit.is_file() and used.is_file() and limit.read_text().strip() != "max":
+                available = min(available, int(limit.read_text()) - int(used.read_text()))
+    return available
 
 
 def _clock() -> Finding:
@@ -175,13 +183,13 @@ def _cache(cache: Path) -> Finding:
 
 def _file_system(path: Path) -> str:
     """The type of the file system that a folder lies on."""
-    best = ("", "unknown")
+    found = {Path("/"): "unknown"}
     for line in Path("/proc/mounts").read_text().splitlines():
         _, mount, kind, *_ = line.split()
-        inside = str(path.resolve()).startswith(mount.rstrip("/") + "/") or mount == "/"
-        if inside and len(mount) > len(best[0]):
-            best = (mount, kind)
-    return best[1]
+        # a later mount hides an earlier one at the same place
+        found[Path(mount.replace("\\040", " "))] = kind
+    place = path.resolve()
+    return next(found[each] for each in (place, *place.parents) if each in found)
 
 
 def _gpus(number: int) -> Iterator[Finding]:

@@ -79,3 +79,21 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
 def test_a_clock_in_the_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight.time, "time", lambda: 0.0)
     assert not finding("clock", SMALL, tmp_path).ok
+
+
+def test_the_limit_of_a_container_or_job_counts(tmp_path: Path) -> None:
+    group = tmp_path / "sys/fs/cgroup/job/step"
+    group.mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9000000 kB\nMemAvailable: 8000000 kB\n")
+    (tmp_path / "proc/self/cgroup").write_text("0::/job/step\n")
+    assert preflight._available_memory(tmp_path) == 8_000_000 * 1024
+    for folder, limit in ((group, "max"), (group.parent, "3000000")):
+        (folder / "memory.max").write_text(f"{limit}\n")
+        (folder / "memory.current").write_text("1000000\n")
+    assert preflight._available_memory(tmp_path) == 2_000_000
+
+
+def test_a_cache_that_is_a_mount_of_its_own_is_seen() -> None:
+    assert preflight._file_system(Path("/proc")) == "proc"
+    assert preflight._file_system(Path("/proc/self/nothing here")) == "proc"
