@@ -98,7 +98,10 @@ def test_kills_at_random_times(world: World, undisturbed: dict[str, torch.Tensor
                 kill(process)
         codes = finish(processes, 60)
         killed += 1
-        assert not hit or 0 not in codes or victim.exitcode == 0, codes
+        if hit and victim.exitcode != 0 and 0 in codes:
+            # A target may end well while its drafter is killed over the result; then all steps are through.
+            steps = [row["step"] for row in read_log(job.state / "log" / METRICS)]
+            assert codes[0] == 0 and steps[-1] == LONG["num_steps"]
         del store
     check_same(job, undisturbed)
 
