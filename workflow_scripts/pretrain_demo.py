@@ -12,11 +12,8 @@ def work(stage: Stage) -> None:
     """Write the model's folder (weights, tokenizer, chat template) and figures.json."""
     import json
 
-    import torch
-
     from dflash.training.pretraining import heldout_figures, pretrain, read_split, write_demo
 
-    torch.set_num_threads(stage.runtime.get("num_threads") or torch.get_num_threads())
     data = stage.settings["data"]
     (corpus,) = stage.inputs["export_corpus"].glob("*.jsonl")
     texts = read_split(corpus, data["validation_share"], data["test_share"])

@@ -12,9 +12,6 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-SHOWN_AT_ONCE = 64
-"""Keys beyond the furthest written one are never copied or multiplied, but for the rest of one such piece."""
-
 
 class RaggedLayer(CacheLayerMixin):
     """Keys and values of one attention layer: [B, K, capacity, D]."""
@@ -25,7 +22,6 @@ class RaggedLayer(CacheLayerMixin):
         super().__init__()
         self.capacity = capacity
         self.positions_BS: Tensor | None = None
-        self.num_shown = capacity
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Take memory of the shapes, type and device of the first states."""
@@ -37,7 +33,7 @@ class RaggedLayer(CacheLayerMixin):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Write the new states at every row's own positions and give all that any row has written, rounded up."""
+        """Write the new states at every row's own positions and give the whole memory."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         positions_BS = self.positions_BS
@@ -45,11 +41,11 @@ class RaggedLayer(CacheLayerMixin):
         rows_B1 = torch.arange(positions_BS.shape[0], device=positions_BS.device)[:, None]
         self.keys[rows_B1, :, positions_BS] = key_states.transpose(1, 2)
         self.values[rows_B1, :, positions_BS] = value_states.transpose(1, 2)
-        return self.keys[:, :, : self.num_shown], self.values[:, :, : self.num_shown]
+        return self.keys, self.values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Keys and their offset, for masks that the model would make; ours are passed ready."""
-        return self.num_shown, 0
+        return self.capacity, 0
 
     def get_seq_length(self) -> int:
         """Positions are always passed, so no length is ever derived from the cache."""
@@ -74,17 +70,10 @@ class RaggedCache(Cache):
         self._ragged = [RaggedLayer(capacity) for _ in range(num_layers)]
         super().__init__(layers=list(self._ragged))
 
-    def at(self, positions_BS: Tensor) -> int:
-        """Say where the next forward writes. int64, every row increasing, below the capacity.
-
-        Returns:
-            Keys that the forward sees: those up to the furthest position, rounded up so that shapes stay few.
-        """
-        furthest = int(positions_BS.max()) + 1
-        num_shown = min(-(-furthest // SHOWN_AT_ONCE) * SHOWN_AT_ONCE, self.capacity)
+    def at(self, positions_BS: Tensor) -> None:
+        """Say where the next forward writes. int64, every row increasing, below the capacity."""
         for layer in self._ragged:
-            layer.positions_BS, layer.num_shown = positions_BS, num_shown
-        return num_shown
+            layer.positions_BS = positions_BS
 
     def keep_rows(self, rows_B: Tensor) -> None:
         """Drop every row of every layer that is not listed."""
@@ -92,15 +81,15 @@ class RaggedCache(Cache):
             layer.keep_rows(rows_B)
 
 
-def visible(positions_BS: Tensor, num_keys: int, window: int | None) -> Tensor:
-    """Which keys each query sees: bool [B, 1, S, num_keys].
+def visible(positions_BS: Tensor, capacity: int, window: int | None) -> Tensor:
+    """Which keys each query sees: bool [B, 1, S, capacity].
 
     Args:
         positions_BS: int64 positions of the queries.
-        num_keys: keys that the forward sees.
+        capacity: positions that the cache holds.
         window: keys that a query sees at most, its own included; None for all.
     """
-    keys = torch.arange(num_keys, device=positions_BS.device)
+    keys = torch.arange(capacity, device=positions_BS.device)
     distance_BSJ = positions_BS[:, :, None] - keys
     seen_BSJ = distance_BSJ >= 0
     if window is not None:

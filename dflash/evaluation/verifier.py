@@ -53,8 +53,8 @@ class TargetVerifier:
         """Logits [B, S, V] and features [B, S, F] at the given positions, which enter the cache."""
         cache = self._cache
         assert cache is not None
-        num_keys = cache.at(positions_BS)
-        masks = {kind: self._mask(positions_BS, num_keys, self._windows[kind]) for kind in self._types}
+        cache.at(positions_BS)
+        masks = {kind: self._mask(positions_BS, cache.capacity, self._windows[kind]) for kind in self._types}
         # models of one attention type take the mask itself, models of several a mask for each
         mask = masks if len(masks) > 1 else next(iter(masks.values()))
         tapped: dict[int, Tensor] = {}
@@ -74,8 +74,8 @@ class TargetVerifier:
         features = [tapped[tap] for tap in self._taps]
         return logits_BSV, torch.cat(features, dim=-1) if features else logits_BSV[..., :0]
 
-    def _mask(self, positions_BS: Tensor, num_keys: int, window: int | None) -> Tensor:
-        """An additive mask [B, 1, S, num_keys]: the form that every attention implementation takes."""
-        seen = visible(positions_BS, num_keys, window)
+    def _mask(self, positions_BS: Tensor, capacity: int, window: int | None) -> Tensor:
+        """An additive mask [B, 1, S, capacity]: the form that every attention implementation takes."""
+        seen = visible(positions_BS, capacity, window)
         dtype = next(self._model.parameters()).dtype
         return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min)
