@@ -1,8 +1,8 @@
 """Pretrains the demo target: a small Qwen3-shaped causal model on the train split of the built-in corpus.
 
-About 3.5 million parameters, a BPE of 2,048 of its own and a chat template; fp32 products, one cosine, Muon for the
-matrices. A run of `num_steps` steps of 4,096 tokens; at 5,000 to 8,000 tokens/s on two cores, 3,000 steps take 25 to
-40 minutes. It saves every few minutes and goes on from there.
+About 3.5 million parameters, a BPE of 2,048 of its own and a chat template; bf16 products under fp32 weights, one
+cosine, Muon for the matrices. A run of `num_steps` steps of 4,096 tokens; a step takes 0.9 s on two idle cores. It
+saves every few minutes and goes on from there.
 """
 
 import json
@@ -154,8 +154,9 @@ def optimizers(model: Qwen3ForCausalLM, learning_rate: float) -> list[torch.opti
 
 def next_token_loss(model: torch.nn.Module, rows: Tensor) -> Tensor:
     """Mean cross-entropy in nats of int64 rows [B, S + 1]."""
-    logits = model(input_ids=rows[:, :-1], use_cache=False).logits
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(input_ids=rows[:, :-1], use_cache=False).logits
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), rows[:, 1:].flatten())
 
 
 def pretrain(
