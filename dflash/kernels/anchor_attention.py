@@ -4,7 +4,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from dflash.kernels import reference_attention
+from dflash.kernels import one_block_a_row, reference_attention
 
 Backend = Literal["reference", "triton"]
 
@@ -61,6 +61,8 @@ def anchor_attention(
         from dflash.kernels import triton_attention
 
         return triton_attention.anchor_attention(*tensors, *places, scale=scale, window=window)
+    if one_block_a_row.applies(rows_A, key_context_BSKD.shape[0]):
+        return one_block_a_row.row_attention(*tensors, starts_A, anchors_A, scale=scale, window=window)
     return reference_attention.anchor_attention(*tensors, *places, scale=scale, window=window)
 
 

@@ -1,6 +1,6 @@
 """Sampled speculation follows the target's distribution; lossy rules of acceptance, planted in the decoder, do not."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -8,30 +8,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from dflash.evaluation import decoding
-from dflash.evaluation.decoding import Decoded, Limits, decode
+from dflash.evaluation.decoding import Limits, decode
 from dflash.evaluation.verifier import TargetVerifier
-
-Rule = Callable[[np.ndarray, np.ndarray], list[np.ndarray]]
-
-
-def acceptance_length(decoded: Sequence[Decoded]) -> float:
-    """Tokens committed per verifying forward, bonus included, pooled over prompts."""
-    return sum(sum(each.steps) for each in decoded) / sum(len(each.steps) for each in decoded)
-
-
-def too_tolerant(proposal_BK: np.ndarray, chosen_BL: np.ndarray) -> list[np.ndarray]:
-    """Fault: a proposal next to the target's choice is good enough, and is committed."""
-    counts = np.cumprod(abs(proposal_BK - chosen_BL[:, :-1]) <= 1, axis=1).sum(axis=1)
-    return [
-        np.append(proposed[:count], chosen[count])
-        for proposed, chosen, count in zip(proposal_BK, chosen_BL, counts, strict=True)
-    ]
-
-
-def one_too_many(proposal_BK: np.ndarray, chosen_BL: np.ndarray) -> list[np.ndarray]:
-    """Fault: the target's choice after the first rejected proposal is committed too."""
-    counts = np.cumprod(proposal_BK == chosen_BL[:, :-1], axis=1).sum(axis=1)
-    return [chosen[: count + 2] for chosen, count in zip(chosen_BL, counts, strict=True)]
+from tests.evaluation.rules import Rule, acceptance_length, one_too_many, too_tolerant
 
 
 class Constant:
