@@ -202,7 +202,7 @@ class DrafterLoop:
             ):
                 assert rows.anchors is not None
                 if len(rows.anchors.rows_A):
-                    flat[:size] += self.learner.loss(rows, features_BSF, final_BSH).counts.flatten()
+                    flat[:size] += self.learner.counts(rows, features_BSF, final_BSH, self.splits).flatten()
                 self.source.release()
         with self.meter.during("blocked_empty", "the other drafters after a held-out evaluation"):
             sum_in_order(flat, self.group, self.timeout)

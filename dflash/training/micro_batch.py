@@ -136,35 +136,52 @@ class Learner:
         Raises:
             ValueError: out of memory.
         """
-        assert rows.anchors is not None
-        num_rows, width = rows.ids_BS.shape
         parameters = list(self.drafter.parameters())
         try:
             loss = self.loss(rows, features_BSF, final_BSH)
             gradients = torch.autograd.grad(loss.loss_sum, parameters)
             return Learned(loss.loss_sum.detach(), loss.static_weight, list(gradients))
         except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            if not splits or num_rows == 1:
-                raise ValueError(
-                    out_of_memory_message("drafter", num_rows, width, len(rows.anchors.rows_A), splits)
-                ) from error
+            halves = self._halves(rows, features_BSF, final_BSH, splits, error)
         whole = Learned(
             torch.zeros((), device=features_BSF.device), 0.0, [torch.zeros_like(each) for each in parameters]
         )
+        for half in halves:
+            whole.add(self.gradients(*half, splits))
+        return whole
+
+    def counts(self, rows: Rows, features_BSF: Tensor, final_BSH: Tensor | None, splits: bool) -> Tensor:
+        """Held-out counts [len(COUNTED), L] of a micro-batch that has anchors; as `gradients` where memory runs out."""
+        try:
+            return self.loss(rows, features_BSF, final_BSH).counts
+        except RuntimeError as error:
+            halves = self._halves(rows, features_BSF, final_BSH, splits, error)
+        return torch.stack([self.counts(*half, splits) for half in halves]).sum(dim=0)
+
+    def _halves(
+        self,
+        rows: Rows,
+        features_BSF: Tensor,
+        final_BSH: Tensor | None,
+        splits: bool,
+        error: RuntimeError,
+    ) -> list[tuple[Rows, Tensor, Tensor | None]]:
+        """Those halves of a micro-batch that have anchors, after an error that said that it did not fit."""
+        assert rows.anchors is not None
+        num_rows, width = rows.ids_BS.shape
+        if not is_out_of_memory(error):
+            raise error
+        if not splits or num_rows == 1:
+            raise ValueError(
+                out_of_memory_message("drafter", num_rows, width, len(rows.anchors.rows_A), splits)
+            ) from error
+        halves = []
         for first, last in ((0, num_rows // 2), (num_rows // 2, num_rows)):
             part = rows.part(first, last)
             if part.anchors is not None and len(part.anchors.rows_A):
-                whole.add(
-                    self.gradients(
-                        part,
-                        features_BSF[first:last],
-                        None if final_BSH is None else final_BSH[first:last],
-                        splits,
-                    )
-                )
-        return whole
+                final = None if final_BSH is None else final_BSH[first:last]
+                halves.append((part, features_BSF[first:last], final))
+        return halves
 
 
 @dataclass

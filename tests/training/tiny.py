@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,17 @@ from dflash.training.rank import end, run_rank
 from dflash.training.stopping import Stopping
 from dflash.transfer.roles import Topology
 
+Tensors = tuple[np.ndarray, np.ndarray]
+
 VOCABULARY = 64
 RUN_SECONDS = 100
 
 
-def make_target(folder: Path) -> None:
+POISON = VOCABULARY - 2
+"""A token whose embedding a poisoned target has lost to infinity."""
+
+
+def make_target(folder: Path, poisoned: bool = False) -> None:
     """A random target of four layers with a tokenizer of its own."""
     torch.manual_seed(0)
     config = Qwen3Config(
@@ -45,12 +51,14 @@ def make_target(folder: Path) -> None:
         max_position_embeddings=128,
         bos_token_id=None,
         eos_token_id=2,
-        tie_word_embeddings=True,
+        tie_word_embeddings=not poisoned,
     )
     model = Qwen3ForCausalLM(config)
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.2 * torch.randn_like(weight))
+        if poisoned:
+            model.get_input_embeddings().weight[POISON] = float("inf")
     model.save_pretrained(folder)
     words = {
         "<pad>": 0,
@@ -64,8 +72,14 @@ def make_target(folder: Path) -> None:
     )
 
 
-def make_shards(path: Path, num_samples: int = 48) -> None:
-    """Texts that follow a rule, so that there is something to learn: each token is the one before plus a step."""
+def make_shards(
+    path: Path, num_samples: int = 48, change: Callable[[int, Tensors], Tensors] = lambda row, sample: sample
+) -> None:
+    """Texts that follow a rule, so that there is something to learn: each token is the one before plus a step.
+
+    Args:
+        change: gets a sample's number, ids and mask, and gives what is written instead.
+    """
     generator = np.random.default_rng(0)
     samples = []
     for row in range(num_samples):
@@ -73,7 +87,7 @@ def make_shards(path: Path, num_samples: int = 48) -> None:
         ids = (3 + (generator.integers(0, 50) + np.arange(length) * generator.integers(1, 4)) % 50).astype(
             np.int32
         )
-        mask = (np.arange(length) >= 2).astype(np.uint8)
+        ids, mask = change(row, (ids, (np.arange(length) >= 2).astype(np.uint8)))
         samples.append(Sample(ids, mask, 1 if row % 8 == 0 else 0, 1000 + row, row))
     write_shard(path, samples, {})
 
@@ -81,10 +95,15 @@ def make_shards(path: Path, num_samples: int = 48) -> None:
 class World:
     """Everything that a training reads, made once."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        poisoned: bool = False,
+        change: Callable[[int, Tensors], Tensors] = lambda row, sample: sample,
+    ) -> None:
         self.folder = folder
-        make_target(folder / "target")
-        make_shards(folder / "00000-tiny.arrow")
+        make_target(folder / "target", poisoned)
+        make_shards(folder / "00000-tiny.arrow", change=change)
         train = Shards([folder / "00000-tiny.arrow"], "train")
         config = PlanConfig(budget_tokens=64, budget_anchors=64, cells_per_step=3)
         (folder / "plan").mkdir()
