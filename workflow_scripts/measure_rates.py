@@ -38,9 +38,7 @@ def work(stage: Stage) -> None:
     )
     measured = measure(job)
     num_gpus = max(Topology.parse(runtime.topology).num_ranks, runtime.num_gpus or 2)
-    splits = all_splits(
-        measured.rates, measured.stretch, num_gpus, measured.total_tokens, runtime.ring_packets
-    )
+    splits = all_splits(measured.rates, measured.stretch, num_gpus, measured.total_tokens, measured.rings)
     chosen, why = recommend(splits)
     table = pl.DataFrame([each.row() for each in splits], infer_schema_length=None)
     folder = stage.folder / "measured"

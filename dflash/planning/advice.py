@@ -6,14 +6,16 @@ with the fewest GPUs, because a GPU that waits still draws power (in the run thi
 targets cost nothing and saved about 1 kW).
 """
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from dflash.batching.dealing import deal_drafters, deal_targets
+from dflash.batching.dealing import deal_drafters
 from dflash.planning.simulation import Played, Work, play, play_colocated
+from dflash.training.stream import targets_of_cells
+from dflash.transfer.packet import ring_size
+from dflash.transfer.roles import Topology
 
 NEARLY_AS_FAST = 0.98
 """Share of the best rate from which a split with fewer GPUs is preferred."""
@@ -51,6 +53,23 @@ class Stretch:
     rows_C: np.ndarray
     width_C: np.ndarray
     useful_tokens_C: np.ndarray
+
+
+@dataclass(frozen=True)
+class Rings:
+    """What bounds the packets in flight: their number for each pair, and the bytes of a ring; the largest packet's bytes."""
+
+    packets: int
+    num_bytes: int
+    packet_bytes: int
+
+    def places(self, num_peers: int) -> int:
+        """Packets in the ring of a rank that exchanges them with so many others.
+
+        Raises:
+            ValueError: not even two fit.
+        """
+        return ring_size(self.packet_bytes, self.packets * num_peers, self.num_bytes)
 
 
 @dataclass(frozen=True)
@@ -114,9 +133,7 @@ def cell_seconds(rates: Rates, stretch: Stretch) -> tuple[np.ndarray, np.ndarray
     return rates.target_seconds_K[shape_C] * share_C, rates.drafter_seconds_K[shape_C] * share_C
 
 
-def all_splits(
-    rates: Rates, stretch: Stretch, num_gpus: int, total_tokens: int, ring_packets: int
-) -> list[Split]:
+def all_splits(rates: Rates, stretch: Stretch, num_gpus: int, total_tokens: int, rings: Rings) -> list[Split]:
     """Every topology of at most `num_gpus` GPUs, the fastest first.
 
     Args:
@@ -124,16 +141,18 @@ def all_splits(
         stretch: steps to play; a few hundred are enough.
         num_gpus: what the machine has.
         total_tokens: useful tokens of the whole training, for days and energy.
-        ring_packets: packets in a target's ring; a drafter's has as many for each target that serves it.
+        rings: of targets and drafters.
+
+    Raises:
+        ValueError: a width that was not measured, or a packet that does not fit twice into a ring.
     """
-    splits = [
-        _split(rates, stretch, targets, drafters, 0, total_tokens, ring_packets)
+    topologies = [
+        Topology(targets, drafters, False)
         for targets in range(1, num_gpus)
         for drafters in range(1, num_gpus - targets + 1)
     ]
-    splits += [
-        _split(rates, stretch, 0, 0, ranks, total_tokens, ring_packets) for ranks in range(1, num_gpus + 1)
-    ]
+    topologies += [Topology(ranks, ranks, True) for ranks in range(1, num_gpus + 1)]
+    splits = [_split(rates, stretch, topology, total_tokens, rings) for topology in topologies]
     return sorted(splits, key=lambda each: -each.tokens_per_second)
 
 
@@ -155,32 +174,26 @@ def recommend(splits: list[Split]) -> tuple[Split, str]:
     )
 
 
-def _split(
-    rates: Rates,
-    stretch: Stretch,
-    targets: int,
-    drafters: int,
-    colocated: int,
-    total_tokens: int,
-    ring_packets: int,
-) -> Split:
-    played = _played(rates, stretch, targets, drafters, colocated, ring_packets)
+def _split(rates: Rates, stretch: Stretch, topology: Topology, total_tokens: int, rings: Rings) -> Split:
+    played = _played(rates, stretch, topology, rings)
     seconds = total_tokens / played.tokens_per_second if played.tokens_per_second else float("inf")
-    busy = np.concatenate([played.target_busy_T, played.drafter_busy_D]) / played.total_seconds
-    if colocated:
-        busy = (played.target_busy_T + played.drafter_busy_D) / played.total_seconds
+    target_busy, drafter_busy = played.target_busy_T, played.drafter_busy_D
+    if topology.colocated:
+        target_busy = drafter_busy = target_busy + drafter_busy
+    busy = drafter_busy if topology.colocated else np.concatenate([target_busy, drafter_busy])
     watts = None
     if rates.busy_watts is not None and rates.idle_watts is not None:
-        watts = float((rates.idle_watts + (rates.busy_watts - rates.idle_watts) * busy).sum())
+        share = busy / played.total_seconds
+        watts = float((rates.idle_watts + (rates.busy_watts - rates.idle_watts) * share).sum())
     return Split(
-        targets=targets,
-        drafters=drafters,
-        colocated=colocated,
+        targets=0 if topology.colocated else topology.num_targets,
+        drafters=0 if topology.colocated else topology.num_drafters,
+        colocated=topology.num_drafters if topology.colocated else 0,
         tokens_per_second=played.tokens_per_second,
         supply=played.supply,
         demand=played.demand,
-        target_idle_share=float(1 - busy.mean()) if colocated else float(1 - (busy[:targets]).mean()),
-        drafter_idle_share=float(1 - busy.mean()) if colocated else float(1 - (busy[targets:]).mean()),
+        target_idle_share=float(1 - target_busy.mean() / played.total_seconds),
+        drafter_idle_share=float(1 - drafter_busy.mean() / played.total_seconds),
         days=seconds / SECONDS_PER_DAY,
         watts=watts,
         kilowatt_hours=None if watts is None else watts * seconds / 3.6e6,
@@ -188,31 +201,29 @@ def _split(
     )
 
 
-def _played(
-    rates: Rates, stretch: Stretch, targets: int, drafters: int, colocated: int, ring_packets: int
-) -> Played:
+def _played(rates: Rates, stretch: Stretch, topology: Topology, rings: Rings) -> Played:
     target_C, drafter_C = cell_seconds(rates, stretch)
-    ranks = colocated or drafters
-    drafter_of_C = _drafters(stretch.step_C, target_C + drafter_C if colocated else drafter_C, ranks)
+    dealt_C = _drafters(
+        stretch.step_C, target_C + drafter_C if topology.colocated else drafter_C, topology.num_drafters
+    )
     work = Work(
         step_C=stretch.step_C,
-        target_C=drafter_of_C if colocated else deal_targets(target_C, targets),
-        drafter_C=drafter_of_C,
+        target_C=targets_of_cells(target_C, dealt_C, topology),
+        drafter_C=dealt_C,
         target_seconds_C=target_C,
         drafter_seconds_C=drafter_C,
         transfer_seconds_C=rates.packet_seconds_per_token * stretch.rows_C * stretch.width_C,
         useful_tokens_C=stretch.useful_tokens_C,
     )
-    step_seconds = rates.step_seconds + (rates.reduce_seconds if ranks > 1 else 0.0)
-    if colocated:
-        return play_colocated(work, colocated, step_seconds=step_seconds)
+    step_seconds = rates.step_seconds + (rates.reduce_seconds if topology.num_drafters > 1 else 0.0)
+    if topology.colocated:
+        return play_colocated(work, topology.num_drafters, step_seconds=step_seconds)
     return play(
         work,
-        targets,
-        drafters,
-        send_places=ring_packets,
-        # A drafter's ring has so many places for each target of its group.
-        receive_places=ring_packets * (targets // math.gcd(targets, drafters)),
+        topology.num_targets,
+        topology.num_drafters,
+        send_places=rings.places(1),
+        receive_places=rings.places(len(topology.targets_of(0))),
         step_seconds=step_seconds,
     )
 

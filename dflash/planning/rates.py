@@ -11,7 +11,7 @@ import torch
 
 from dflash.batching.batch import Batch
 from dflash.model.device import device_of
-from dflash.planning.advice import Rates, Stretch
+from dflash.planning.advice import Rates, Rings, Stretch
 from dflash.training.drafter_loop import DrafterLoop
 from dflash.training.job import Job
 from dflash.training.meters import Meter
@@ -32,12 +32,13 @@ COPIED_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Measurement:
-    """Rates of this machine, a stretch of the plan to play, and useful tokens of the whole training."""
+    """Rates of this machine, a stretch of the plan to play, useful tokens of the whole training, the job's rings."""
 
     machine: str
     rates: Rates
     stretch: Stretch
     total_tokens: int
+    rings: Rings
 
 
 def measure(job: Job) -> Measurement:
@@ -84,7 +85,8 @@ def measure(job: Job) -> Measurement:
     stretch = _stretch(rank)
     steps = len(np.unique(stretch.step_C))
     total = int(stretch.useful_tokens_C.sum() / steps * rank.data.stream.num_steps)
-    return Measurement(_machine(device), rates, stretch, total)
+    rings = Rings(job.runtime.ring_packets, job.runtime.ring_bytes, rank.layout.num_bytes(*rank.data.largest))
+    return Measurement(_machine(device), rates, stretch, total, rings)
 
 
 def _examples(rank: Rank) -> dict[int, Batch]:

@@ -177,17 +177,25 @@ class Stream:
         return deal_drafters(costs, self._topology.num_drafters)
 
     def _targets(self, batches: Sequence[Batch], drafters_C: np.ndarray) -> list[int]:
-        """Target of every cell: group by group, for a drafter is served by the targets of its group alone."""
-        if self._topology.colocated:
-            return [int(drafter) for drafter in drafters_C]
         costs_C = np.array([self._costs.target(batch) for batch in batches])
-        groups_C = np.array([self._topology.group_of_drafter(int(drafter)) for drafter in drafters_C])
-        dealt_C = np.empty(len(batches), np.int64)
-        for group in range(self._topology.num_groups):
-            mine = groups_C == group
-            targets = np.array(self._topology.targets_of(group))
-            dealt_C[mine] = targets[deal_targets(costs_C[mine], len(targets))]
-        return [int(target) for target in dealt_C]
+        return [int(target) for target in targets_of_cells(costs_C, drafters_C, self._topology)]
+
+
+def targets_of_cells(costs_C: np.ndarray, drafters_C: np.ndarray, topology: Topology) -> np.ndarray:
+    """Target of every cell, int64: group by group, for a drafter is served by the targets of its group alone.
+
+    Args:
+        costs_C: of the target's forward, in plan order. drafters_C: who trains on the cell.
+    """
+    if topology.colocated:
+        return drafters_C
+    groups_C = np.array([topology.group_of_drafter(drafter) for drafter in drafters_C.tolist()], np.int64)
+    dealt_C = np.empty(len(costs_C), np.int64)
+    for group in range(topology.num_groups):
+        mine = groups_C == group
+        targets = np.array(topology.targets_of(group))
+        dealt_C[mine] = targets[deal_targets(costs_C[mine], len(targets))]
+    return dealt_C
 
 
 def heldout_batches(samples: Samples, num_samples: int, budget_tokens: int) -> list[Batch]:

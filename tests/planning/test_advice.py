@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
-from dflash.planning.advice import Rates, Stretch, all_splits, cell_seconds, recommend
+from dflash.planning.advice import Rates, Rings, Stretch, all_splits, cell_seconds, recommend
+from dflash.training.stream import targets_of_cells
+from dflash.transfer.roles import Topology
+
+ROOMY = Rings(packets=4, num_bytes=1 << 40, packet_bytes=1)
 
 
 def rates(target: float, drafter: float, watts: tuple[float | None, float | None] = (600.0, 100.0)) -> Rates:
@@ -40,7 +44,7 @@ def test_a_width_that_was_not_measured_is_named() -> None:
 
 def test_rates_of_splits_are_those_of_the_slower_side() -> None:
     # a target takes six times as long as the drafter: six targets feed one drafter exactly
-    splits = {each.topology: each for each in all_splits(rates(6.0, 1.0), stretch(), 8, 10**6, 4)}
+    splits = {each.topology: each for each in all_splits(rates(6.0, 1.0), stretch(), 8, 10**6, ROOMY)}
     assert splits["targets: 6, drafters: 1"].tokens_per_second == pytest.approx(900.0, rel=0.03)
     assert splits["targets: 3, drafters: 1"].tokens_per_second == pytest.approx(450.0, rel=0.03)
     assert splits["targets: 7, drafters: 1"].tokens_per_second == pytest.approx(900.0, rel=0.03)
@@ -52,7 +56,7 @@ def test_rates_of_splits_are_those_of_the_slower_side() -> None:
 def test_a_gpu_that_buys_nothing_is_left_out() -> None:
     splits = [
         each
-        for each in all_splits(rates(6.0, 1.0), stretch(), 8, 10**9, 4)
+        for each in all_splits(rates(6.0, 1.0), stretch(), 8, 10**9, ROOMY)
         if not each.colocated and each.drafters == 1
     ]
     chosen, why = recommend(splits)
@@ -64,7 +68,7 @@ def test_a_gpu_that_buys_nothing_is_left_out() -> None:
 
 
 def test_unknown_power_stays_unknown() -> None:
-    splits = all_splits(rates(1.0, 1.0, (None, None)), stretch(10), 3, 10**6, 2)
+    splits = all_splits(rates(1.0, 1.0, (None, None)), stretch(10), 3, 10**6, ROOMY)
     assert all(each.watts is None and each.kilowatt_hours is None for each in splits)
     assert {each.topology for each in splits} == {
         "targets: 1, drafters: 1",
@@ -75,3 +79,16 @@ def test_unknown_power_stays_unknown() -> None:
         "colocated: 3",
     }
     assert splits[0].row()["topology"] == splits[0].topology
+
+
+def test_cells_are_dealt_inside_groups_as_a_training_deals_them() -> None:
+    drafters_C = np.array([0, 0, 1, 0, 0, 1])
+    dealt_C = targets_of_cells(np.ones(6), drafters_C, Topology(4, 2, False))
+    assert dealt_C.tolist() == [0, 1, 2, 0, 1, 3]
+    assert targets_of_cells(np.ones(6), drafters_C, Topology(2, 2, True)).tolist() == drafters_C.tolist()
+
+
+def test_rings_are_bounded_in_packets_and_in_bytes() -> None:
+    assert Rings(4, 100, 10).places(3) == 10 and Rings(4, 1000, 10).places(3) == 12
+    with pytest.raises(ValueError, match="ring_bytes is 15"):
+        all_splits(rates(1.0, 1.0), stretch(2), 2, 10**6, Rings(4, 15, 10))
