@@ -3,8 +3,8 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
-# Tests of one file share what is costly to set up.
-SIDE_BY_SIDE = -n auto --maxprocesses 4 --dist loadfile
+# Tests of one file share what is costly to set up. They run side by side, so each keeps to one thread.
+SIDE_BY_SIDE = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 
 .PHONY: train test test-full test-slurm check config clean
 
@@ -12,11 +12,11 @@ train: $(READY)
 	$(BIN)/snakemake --cores 1 train
 
 test: $(READY) .venv-interop/.ready
-	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE)
+	$(SIDE_BY_SIDE)
 
 # The full counts of fuzz, kills and proofs; hours.
 test-full: $(READY) .venv-interop/.ready
-	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m "full or not slurm"
+	$(SIDE_BY_SIDE) -m "full or not slurm"
 
 # Several nodes on a real SLURM of this machine; needs root and the packages slurm-wlm and munge.
 test-slurm: $(READY)

@@ -1,11 +1,15 @@
-"""The channel with real processes and synthetic service times: actual rate beside min(supply, demand) and the simulator.
+"""The pipeline with real processes: actual rate beside min(supply, demand) and the simulator.
 
-    python benchmarks/pipeline.py
+    python benchmarks/pipeline.py [--real]
 
+With synthetic service times:
 Every rank is a process; targets and drafters sleep instead of computing, with times that vary from cell to cell, and
 send real packets over gloo through the production channel. Both sides are also run alone, with the same sleeps and no
 channel: that is supply and demand. The simulator is given the sleeps as they came out: on a busy machine a sleep takes
 longer than asked for, and what is checked is the schedule.
+
+With --real: the demo target and a drafter of two layers, one process and one pinned core each, which share the memory
+bus; supply and demand are what `snakemake advise` measures, one side at a time, on one core.
 """
 
 import argparse
@@ -31,15 +35,46 @@ CASES = [
     ("targets: 3, drafters: 1", 3.0, 1.0),
     ("targets: 3, drafters: 2", 3.0, 2.0),
 ]
+ANCHOR_SHARES = [0.5, 0.1]
+"""With real models: the drafter is the slower side, and both are about as fast."""
 
 
 def main() -> None:
     """Print a line for every case."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--real", action="store_true", help="real small models instead of sleeps")
+    options = parser.parse_args()
+    if options.real:
+        real(options.repeats)
+    else:
+        synthetic_cases(options.repeats)
+
+
+def real(repeats: int) -> None:
+    """One target, one drafter, of the demo's size."""
+    from benchmarks.small_models import prepare, run
+
+    for anchor_share in ANCHOR_SHARES:
+        with tempfile.TemporaryDirectory() as folder:
+            job = prepare(Path(folder) / "data", RING_PACKETS, anchor_share)
+            runs = [run(job, Path(folder) / str(number)) for number in range(repeats)]
+        for ran in runs:
+            told = ran.predicted
+            print(
+                f"anchors at {anchor_share:g}: alone supply {told.supply:,.0f}, demand {told.demand:,.0f} useful tokens/s; "
+                f"together {ran.tokens_per_second:,.0f}, {ran.share:.3f} of the smaller (at least 0.85); "
+                f"predicted {told.tokens_per_second / ran.tokens_per_second:.3f} of that",
+                flush=True,
+            )
+
+
+def synthetic_cases(repeats: int) -> None:
+    """Every case with sleeps."""
     from benchmarks.synthetic import Synthetic, played, run
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3)
-    repeats = parser.parse_args().repeats
     print(f"{RING_PACKETS} packets a ring, {NUM_STEPS} steps of {CELLS_PER_STEP} cells, median of {repeats}")
     for topology, target, drafter in CASES:
         synthetic = Synthetic.make(

@@ -26,6 +26,8 @@ class Runtime(Section):
     """Packets in flight between a target and a drafter."""
     ring_bytes: int = Field(default=2 << 30, ge=1 << 20)
     """Bytes of a ring at most, on either side."""
+    packet_path: Literal["direct", "host"] = "direct"
+    """Between GPUs: from card to card by NCCL, or through the machine's memory where preflight finds that cards can't."""
     save_interval_seconds: float = Field(default=600.0, gt=0.0)
     """Time between checkpoints."""
     keep_checkpoints: int = Field(default=2, ge=1)

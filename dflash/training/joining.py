@@ -51,20 +51,26 @@ class Joined:
     drafters: dist.ProcessGroup | None
 
 
-def join(place: Place, topology: Topology, device: torch.device, timeout: timedelta) -> Joined:
-    """Join the ranks. All must call this with the same arguments."""
+def join(
+    place: Place, topology: Topology, device: torch.device, timeout: timedelta, through_host: bool
+) -> Joined:
+    """Join the ranks. All must call this with the same arguments.
+
+    Args:
+        through_host: packets between GPUs go through the CPU's memory.
+    """
     store = PrefixStore("dflash/groups", place.store())
     dist.init_process_group(
         "gloo", store=store, rank=place.rank, world_size=topology.num_ranks, timeout=_JOIN_TIMEOUT
     )
-    gpus = device.type == "cuda"
+    direct = device.type == "cuda" and not through_host
     everyone = dist.new_group(timeout=_LOADING_TIMEOUT, backend="gloo")
     credit_group = dist.new_group(timeout=timeout, backend="gloo")
-    data_group = dist.new_group(timeout=timeout, backend="nccl" if gpus else "gloo")
+    data_group = dist.new_group(timeout=timeout, backend="nccl" if direct else "gloo")
     drafters = None
     if topology.num_drafters > 1:
         backend = "nccl" if device.type == "cuda" else "gloo"
         drafters = dist.new_group(topology.drafter_ranks, timeout=timeout, backend=backend)
     assert everyone is not None and credit_group is not None and data_group is not None
-    packets_at = device if gpus else torch.device("cpu")
+    packets_at = device if direct else torch.device("cpu")
     return Joined(everyone, Link(data_group, credit_group, packets_at, timeout), drafters)

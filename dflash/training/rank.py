@@ -53,7 +53,8 @@ def open_rank(
 ) -> Rank:
     """Join the others, open the data, load the target and make the drafter."""
     timeout = timedelta(seconds=job.runtime.wait_timeout_seconds)
-    joined = None if place is None else join(place, topology, device, timeout)
+    through_host = job.runtime.packet_path == "host"
+    joined = None if place is None else join(place, topology, device, timeout, through_host)
     number = 0 if place is None else place.rank
     data = open_data(job, topology)
     role = topology.role(number)

@@ -82,9 +82,8 @@ class ReceivedFeatures:
         self.meter.queued(self.receiver.queued_packets * packet.numel() * packet.element_size())
         features_BSF, final_BSH = self.layout.views(packet, *rows.ids_BS.shape)
         device = rows.ids_BS.device
-        return features_BSF.to(device, non_blocking=True), None if final_BSH is None else final_BSH.to(
-            device, non_blocking=True
-        )
+        # where packets lie in the CPU's memory this copies, and must be through before the slot is used again
+        return features_BSF.to(device), None if final_BSH is None else final_BSH.to(device)
 
     def release(self) -> None:
         """Its slot may receive another packet."""
