@@ -208,7 +208,8 @@ def _rate_table(run: RunRecord) -> Markup:
 
 
 def _one(role: str) -> str:
-    return "target, drafter" if role == "both" else role
+    """What one rank of a role is called."""
+    return "target and drafter" if role == "both" else role
 
 
 def balance(ranks: pl.DataFrame) -> tuple[list[str], dict[str, list[float]]]:
@@ -234,7 +235,7 @@ def power(run: RunRecord) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.fl
         place = np.searchsorted(steps, table_of["step"].to_numpy())
         inside = place < len(steps)
         joules[place[inside]] = numbers(table_of, "energy_joules")[inside]
-        watts[f"{role} {rank}"] = joules / np.where(seconds > 0, seconds, np.nan)
+        watts[f"rank {rank} ({_one(role)})"] = joules / np.where(seconds > 0, seconds, np.nan)
         total = total + joules
     return watts, (total if watts else np.full(len(steps), np.nan)) / np.where(useful > 0, useful, np.nan)
 
@@ -254,7 +255,7 @@ def _rank_table(ranks: pl.DataFrame) -> Markup:
     rows = [
         (
             row["rank"],
-            row["role"],
+            _one(row["role"]),
             duration(row["busy_seconds"]),
             compact(row["queued_bytes"], "B"),
             compact(row["memory_bytes"], "B"),

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from dflash.batching.describe import describe_plan
+from dflash.batching.plan import PlanConfig, make_plan
 from dflash.report.experiment_page import Experiment
 
 WIDTHS = [64, 128, 256, 512]
@@ -104,14 +106,11 @@ def _write_plan(folder: Path, rng: np.random.Generator) -> None:
             "reason": ["random batches cost 80% more", None, None, None, None],
         }
     ).write_parquet(folder / "policies.parquet")
-    quality = {
-        "plan_id": "ab" * 32,
-        "policy": "bucketed",
-        "steps": 24,
-        "shapes": 4,
-        "padding_efficiency": 0.9,
-        "autocorrelation": [0.1],
-    }
+    lengths = np.arange(8, 264, dtype=np.int32)
+    config = PlanConfig(policy="bucketed", budget_tokens=1024, alignment=1)
+    plan = make_plan(lengths, lengths // 2, config, WIDTHS)
+    quality, _ = describe_plan(plan, lengths, lengths // 2, 1, 1 << 62)
+    quality |= {"plan_id": "ab" * 32, "steps": 24, "shapes": 4, "padding_efficiency": 0.9}
     (folder / "quality.json").write_text(json.dumps(quality))
 
 
