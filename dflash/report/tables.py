@@ -36,6 +36,7 @@ RANK_COLUMNS = (
     "memory_bytes",
 )
 HELDOUT_COLUMNS = ("step", "loss", "acceptance")
+HELDOUT_SAMPLE_COLUMNS = ("sample", "loss_sum", "slots")
 
 
 def read_table(path: Path, columns: Iterable[str]) -> pl.DataFrame:

@@ -147,6 +147,11 @@ def _write_fit(folder: Path, rng: np.random.Generator, steps: int, energy: bool,
         {"step": at, "loss": 5 - 3 * progress + worse + rng.normal(0, 0.02), "acceptance": 1 + 1.5 * progress - worse}
         | {f"acc_slot_{k}": 0.7 * progress * 0.9**k for k in range(1, 8)}
     ).write_parquet(folder / "heldout.parquet")  # fmt: skip
+    size = np.arange(24) * 7 + 10
+    samples = np.random.default_rng(5).normal(2.0, 0.8, 24) + worse + rng.normal(0, 0.02, 24)
+    pl.DataFrame(
+        {"sample": [f"{k:016x}" for k in range(24)], "loss_sum": samples * size, "slots": size, "acceptance": 2.5}
+    ).write_parquet(folder / "heldout_samples.parquet")  # fmt: skip
     pl.DataFrame({"step": step, "seconds": rng.uniform(0.9, 1.1, steps)}).write_parquet(
         folder / "measured" / "seconds.parquet"
     )

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from dflash.data.shards import Shards
 from dflash.training.job import Job
 from dflash.training.log import consumed_samples
 from tests.training.tiny import World, train
@@ -44,6 +45,16 @@ def check_account(job: Job) -> None:
     assert account["samples"] == len(list(consumed_samples(job.state / "log")))
 
 
+def check_heldout_samples(job: Job) -> None:
+    """Samples add up to the last evaluation, and each is named by its content."""
+    samples = pl.read_parquet(job.result / "heldout_samples.parquet")
+    last = pl.read_parquet(job.result / "heldout.parquet")[-1]
+    assert samples["loss_sum"].sum() / samples["slots"].sum() == pytest.approx(last["loss"].item(), rel=1e-12)
+    keys = {f"{int(key):016x}" for key in Shards(job.shards, "validation").keys_N}
+    assert samples.height == 4 and samples["sample"].is_sorted() and set(samples["sample"]) <= keys
+    assert samples["slots"].min() > 0 and samples["acceptance"].drop_nulls().is_between(1.0, 4.0).all()
+
+
 @pytest.mark.parametrize("labels", ["data", "target_argmax", "target_distribution"])
 def test_one_rank_leaves_everything(world: World, labels: str) -> None:
     job = world.job(
@@ -62,6 +73,7 @@ def test_one_rank_leaves_everything(world: World, labels: str) -> None:
     assert sums["loss_sum"].to_list() == pytest.approx(metrics["loss"].to_list())
     assert sums["useful_tokens"].to_list() == metrics["useful_tokens"].to_list()
     assert pl.read_parquet(job.result / "heldout.parquet")["step"].to_list() == [5, 10, 12]
+    check_heldout_samples(job)
     ranks = pl.read_parquet(job.result / "measured" / "ranks.parquet")
     assert ranks["role"].unique().to_list() == ["both"] and (ranks["busy_seconds"] > 0).all()
 
@@ -89,6 +101,7 @@ def test_two_drafters_are_bitwise_the_same_whatever_feeds_them(
     job = world.job("3-2", "targets: 3, drafters: 2")
     assert set(train(job)) == {0}
     check_account(job)
+    check_heldout_samples(job)
     assert all(torch.equal(value, two_drafters[name]) for name, value in weights(job).items())
     roles = (
         pl.read_parquet(job.result / "measured" / "ranks.parquet").group_by("rank", "role").len().sort("rank")
