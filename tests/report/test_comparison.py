@@ -41,9 +41,16 @@ def side(
     rows = (
         2.5 + shift + seed_R[:, None] + prompts_P[None, :] + rng.normal(0, 0.3, (num_seeds, len(prompts_P)))
     )
+    losses = (
+        2
+        - shift
+        + rng.normal(0, 0.02, num_seeds)[:, None]
+        - prompts_P
+        + rng.normal(0, 0.1, (num_seeds, len(prompts_P)))
+    )
     return {
         "acceptance": Measured(rows.mean(axis=1), rows),
-        "loss": Measured(2 - shift + rng.normal(0, 0.02, num_seeds)),
+        "loss": Measured(losses.mean(axis=1), losses),
         "speed": Measured(3000 * np.exp(rng.normal(0, 0.05, num_seeds))),
     }
 
