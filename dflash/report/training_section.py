@@ -20,6 +20,7 @@ from dflash.report.training_figures import (
     draw_loss,
     draw_throughput,
 )
+from dflash.report.utilization import utilization
 from dflash.report.verdict import Verdict
 
 ROLES = {"both": "target and drafter", "target": "targets", "drafter": "drafters"}
@@ -188,6 +189,7 @@ def machine_section(folder: Path, run: RunRecord) -> Markup:
         speed,
         balance_block,
         _rate_table(run),
+        _utilization_table(run),
         _rank_table(run.ranks),
         energy,
     )
@@ -205,6 +207,24 @@ def _rate_table(run: RunRecord) -> Markup:
         (f"actual ({share} of it)", compact(rates.actual)),
     ]
     return table(["rate", "useful tokens/s"], rows, caption="Predicted and actual rate", numbers=[1])
+
+
+def _utilization_table(run: RunRecord) -> Markup:
+    """The share of the devices' peak that each role's model products take."""
+    found = utilization(run)
+    rows = []
+    for role, each in found.items():
+        machines = [machine for machine in run.machines if machine["role"] == role]
+        devices = ", ".join(dict.fromkeys(machine["device"] for machine in machines))
+        peaks = [machine["peak_flops"] for machine in machines]
+        peak = "unknown" if None in peaks else compact(sum(peaks), "FLOP/s")
+        share = f"unknown: {each.reason}" if each.reason else percent(each.share)
+        rows.append((ROLES.get(role, role), f"{len(machines)} x {devices}", peak, share))
+    caption = (
+        "Model FLOPs utilization (MFU): products of the models on useful tokens / what the devices could do in the time of the steps "
+        "(dense bfloat16). Attention's inner products are left out, so it is a lower bound."
+    )
+    return table(["role", "devices", "peak together", "MFU"], rows, caption=caption)
 
 
 def _one(role: str) -> str:

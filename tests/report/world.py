@@ -155,6 +155,11 @@ def _write_fit(folder: Path, rng: np.random.Generator, steps: int, energy: bool,
     pl.DataFrame({"step": step, "seconds": rng.uniform(0.9, 1.1, steps)}).write_parquet(
         folder / "measured" / "seconds.parquet"
     )
+    run = {
+        "topologies": [[0, "targets: 1, drafters: 1"]],
+        "ranks": [machine(rank, role) for rank, role in ((0, "target"), (1, "drafter"))],
+    }
+    (folder / "measured" / "run.json").write_text(json.dumps(run))
     ranks = [
         {"step": int(each), "rank": rank, "role": role, "busy_seconds": 0.6, "blocked_empty_seconds": 0.3, "blocked_full_seconds": 0.1,
          "queued_bytes": 1e6, "energy_joules": 50.0 + rank if energy else None, "memory_bytes": 10**9}
@@ -162,6 +167,21 @@ def _write_fit(folder: Path, rng: np.random.Generator, steps: int, energy: bool,
     ]  # fmt: skip
     schema = {"energy_joules": pl.Float64}
     pl.DataFrame(ranks, schema_overrides=schema).write_parquet(folder / "measured" / "ranks.parquet")
+
+
+def machine(rank: int, role: str, **changes: Any) -> dict[str, Any]:
+    """What a rank says of its machine."""
+    known = {
+        "rank": rank,
+        "role": role,
+        "device": f"Planted <{role}>",
+        "peak_flops": 1e12,
+        "target_weights": 500_000,
+        "context_weights": 10_000,
+        "block_weights": 40_000,
+        "head_weights": 60_000,
+    }
+    return known | changes
 
 
 def _write_evaluation(folder: Path, rng: np.random.Generator, worse: float) -> None:
