@@ -55,12 +55,17 @@ class MicroBatchLoss:
 
     Attributes:
         loss_sum: weighted sum, a float32 scalar with a gradient. static_weight: share of the step's divisor.
-        counts: float64 [len(COUNTED), L] on the drafter's device.
+        counts_CAL: float64, a row of `COUNTED` and a block each, on the drafter's device.
     """
 
     loss_sum: Tensor
     static_weight: float
-    counts: Tensor
+    counts_CAL: Tensor
+
+    @property
+    def counts(self) -> Tensor:
+        """Summed over the blocks, float64 [len(COUNTED), L]."""
+        return self.counts_CAL.sum(dim=1)
 
 
 def acceptance(counts: np.ndarray) -> float:
@@ -142,7 +147,7 @@ def micro_batch_loss(
     return MicroBatchLoss(
         loss_sum=(weights_M * losses_M).sum(),
         static_weight=static_weight(slots, block_size, objective),
-        counts=_counted(losses_M.detach(), correct_M, blocks_M, slots_M, shape),
+        counts_CAL=_counted(losses_M.detach(), correct_M, blocks_M, slots_M, shape),
     )
 
 
@@ -169,7 +174,7 @@ def dpace_weights(
 def _counted(
     losses_M: Tensor, correct_M: Tensor, blocks_M: Tensor, slots_M: Tensor, shape: tuple[int, int]
 ) -> Tensor:
-    """Float64 [len(COUNTED), L]; stays on the device, so that counting waits for nothing."""
+    """Float64 [len(COUNTED), A, L]; stays on the device, so that counting waits for nothing."""
     supervised_AL, correct_AL = (
         torch.zeros(shape, dtype=torch.bool, device=losses_M.device) for _ in range(2)
     )
@@ -182,4 +187,4 @@ def _counted(
     before_AL = good_AL.long().cumprod(dim=1).bool().roll(1, dims=1)
     reached_AL = before_AL & supervised_AL
     counted = (supervised_AL, correct_AL, reached_AL, reached_AL & correct_AL, loss_AL)
-    return torch.stack([each.sum(dim=0).double() for each in counted])
+    return torch.stack([each.double() for each in counted])

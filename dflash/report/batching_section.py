@@ -19,6 +19,37 @@ RULES = {
     "equal_token": "equal tokens",
 }
 
+NUMBERS = {
+    "num_samples": "samples of the plan",
+    "num_dropped": "samples left out",
+    "micro_batches": "micro-batches of an epoch",
+    "steps": "optimizer steps of an epoch",
+    "samples": "samples of an epoch",
+    "useful_tokens": "useful tokens of an epoch",
+    "padded_tokens": "tokens of an epoch with padding",
+    "padding_efficiency": "padding efficiency (useful / padded tokens, at most 1)",
+    "fill": "memory filled (padded tokens / tokens that fit, at most 1)",
+    "utilization": "memory used (useful tokens / tokens that fit, at most 1)",
+    "work_efficiency": "target work without padding / with it (at most 1)",
+    "over_budget": "micro-batches that break a budget (should be 0)",
+    "single_rows_above_budget": "single samples that alone exceed the budget",
+    "largest_micro_batch_tokens": "largest micro-batch (padded tokens)",
+    "shapes": "shapes of micro-batches",
+    "anchors": "anchors of an epoch",
+    "coverage": "share of the samples that occur (should be 1)",
+    "multiplicity": "most times that a sample occurs in an epoch (should be 1)",
+    "repeat_rate": "partners met again in the next epoch (share of pairs)",
+    "chance": "the same by chance (share of pairs)",
+    "lift": "the first over the second (1 = as by chance)",
+    "variance_between_batches": "share of the variance of length between micro-batches (0 to 1)",
+    "variance_between_steps": "share of the variance of length between steps (0 to 1)",
+    "spread_tokens": "useful tokens of a step (standard deviation / mean)",
+    "spread_samples": "samples of a step (standard deviation / mean)",
+    "spread_anchors": "anchors of a step (standard deviation / mean)",
+    "autocorrelation_band": "autocorrelation of white noise, 95 % within (plus or minus)",
+}
+"""What the plan's numbers are called, with their units."""
+
 
 def lengths_section(folder: Path, histogram: pl.DataFrame, boundaries: dict[str, Any]) -> Markup:
     """Lengths of the training split, the chosen boundaries and what others would cost.
@@ -143,10 +174,13 @@ def plan_section(
 
 def _numbers_of(quality: dict[str, Any]) -> Markup:
     """The plan's own numbers; tables inside them have figures of their own."""
+    known = [(name, value) for name, value in quality.items() if isinstance(value, int | float)]
     rows = [
-        (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
-        for name, value in quality.items()
-        if isinstance(value, int | float) and name != "plan_id"
+        (
+            NUMBERS.get(name, name.replace("_", " ")),
+            count(value) if isinstance(value, int) else f"{value:.3g}",
+        )
+        for name, value in known
     ]
     return table(
         ["quantity", "value"], rows, caption=f"Numbers of the plan {quality['plan_id'][:16]}", numbers=[1]

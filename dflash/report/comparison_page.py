@@ -11,7 +11,7 @@ from dflash.report.comparison_figures import draw_curves, draw_pareto
 from dflash.report.figure_block import block
 from dflash.report.markup import Markup, element, section, table, write_page
 from dflash.report.quantity import compact, percent
-from dflash.report.sides import Side, differing, quantities, read_experiment, sides_of
+from dflash.report.sides import Side, differing, quantities, read_experiment, same_samples, sides_of
 from dflash.report.theme import THEMES
 
 LESS_IS_BETTER = ("held-out loss (nats)",)
@@ -87,18 +87,27 @@ def _findings_section(
     how = element(
         "p",
         f"Each side against {first.name}. Curves are compared at {compact(common)} useful tokens, the most that all reach. Intervals "
-        "are 95 % and join the variance of the seeds with that of the prompts, where both are known. A claim is made with at least "
+        "are 95 % and join the variance of the seeds with that of the prompts, where both are known; held-out losses are paired sample "
+        "by sample, as they spread at each run's last evaluation. A claim is made with at least "
         f"{MIN_SEEDS} seeds a side and corrected for the number of quantities (Holm); with fewer, all that is known is that these "
         "models differ.",
         class_="small",
     )
     header = ["side", "quantity", first.name, "this side", "difference", "95 % interval", "finding"]
-    unpaired = [run.name for side in sides for run in side.runs if not run.paired]
+    runs = [run for side in sides for run in side.runs]
+    unpaired = [run.name for run in runs if not run.paired]
     warning = (
         [element("p", f"Unpaired, as the cap of anchors cut some: {', '.join(unpaired)}.")]
         if unpaired
         else []
     )
+    if not same_samples(runs):
+        warning.append(
+            element(
+                "p",
+                "Held-out losses are not paired, as the runs were evaluated on different samples; their intervals know the seeds alone.",
+            )
+        )
     body = (
         table(header, rows, numbers=[2, 3, 4, 5])
         if rows

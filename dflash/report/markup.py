@@ -27,6 +27,10 @@ a {{ color: var(--link); }}
 nav {{ font-size: .92rem; }} nav a {{ margin-right: .9rem; white-space: nowrap; }}
 figure {{ margin: 1rem 0; }} figcaption, .small {{ font-size: .87rem; }}
 .scroll {{ overflow-x: auto; }}
+@media screen and (max-width: 36rem) {{ .chart figcaption::before {{ content: "Scroll the figure sideways \\2194. "; font-weight: 600; }}
+  .scroll:has(> table) {{ background: linear-gradient(to right, var(--back) 30%, transparent) left, linear-gradient(to left, var(--back) 30%, transparent)
+    right, linear-gradient(to left, var(--faint), transparent) right; background-size: 2rem 100%, 2rem 100%, .6rem 100%;
+    background-repeat: no-repeat; background-attachment: local, local, scroll; }} }}
 .chart img {{ display: block; width: 100%; min-width: 34rem; height: auto; }}
 img.dark {{ display: none !important; }}
 @media screen and (prefers-color-scheme: dark) {{ .chart img.light {{ display: none !important; }}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dflash.report.comparison import Measured, common_tokens, value_at
 from dflash.report.comparison_figures import Curves
-from dflash.report.tables import RunRecord, numbers, read_run
+from dflash.report.tables import HELDOUT_SAMPLE_COLUMNS, RunRecord, numbers, read_run, read_table
 
 SEEDS = ("batching.seed", "anchors.seed", "training.seed")
 """Settings whose change makes another run of the same side."""
@@ -32,6 +32,12 @@ class Run:
     tokens_P: NDArray[np.float64]
     """Tokens that verifying forwards committed on each prompt."""
     forwards_P: NDArray[np.float64]
+    samples_P: tuple[str, ...]
+    """Held-out samples of the last evaluation, by the hash of their content, in its order."""
+    losses_P: NDArray[np.float64]
+    """Sum of the losses over each held-out sample's supervised slots in nats."""
+    slots_P: NDArray[np.float64]
+    """Their number."""
     paired: bool
     """False where the cap of anchors cut some: the run then saw other anchors than its peers."""
 
@@ -63,6 +69,7 @@ def read_experiment(name: str, settings: Mapping[str, Any], fit: Path, evaluate:
     decodes = [
         json.loads(line) for line in (evaluate / "decodes.jsonl").read_text(encoding="utf-8").splitlines()
     ]
+    heldout = read_table(fit / "heldout_samples.parquet", HELDOUT_SAMPLE_COLUMNS)
     # The first run is the prefill's token, which no verifying forward committed.
     committed = [each["runs"][1:] for each in decodes]
     return Run(
@@ -73,6 +80,9 @@ def read_experiment(name: str, settings: Mapping[str, Any], fit: Path, evaluate:
         padding_efficiency=useful / padded if padded else math.nan,
         tokens_P=np.array([sum(each) for each in committed], dtype=np.float64),
         forwards_P=np.array([len(each) for each in committed], dtype=np.float64),
+        samples_P=tuple(heldout["sample"]),
+        losses_P=numbers(heldout, "loss_sum"),
+        slots_P=numbers(heldout, "slots"),
         paired=not numbers(record.metrics, "cut_anchors").any(),
     )
 
@@ -129,13 +139,16 @@ def quantities(sides: Sequence[Side]) -> tuple[float, dict[str, dict[str, Measur
     """What is compared: quantity -> side -> measured; and the useful tokens at which curves are compared."""
     common = common_tokens([run.curves.tokens for side in sides for run in side.runs])
     found: dict[str, dict[str, Measured]] = {}
+    pairable = same_samples([run for side in sides for run in side.runs])
     for side in sides:
         curves = [run.curves for run in side.runs]
         loss = np.array([value_at(each.tokens, each.loss, common) for each in curves])
         forced = np.array([value_at(each.tokens, each.acceptance, common) for each in curves])
         speed = np.array([run.tokens_per_second for run in side.runs])
         decoded = np.array([run.acceptance for run in side.runs])
-        found.setdefault("held-out loss (nats)", {})[side.name] = Measured(loss)
+        found.setdefault("held-out loss (nats)", {})[side.name] = Measured(
+            loss, by_sample(side.runs) if pairable else None
+        )
         found.setdefault("teacher-forced acceptance length (tokens)", {})[side.name] = Measured(forced)
         found.setdefault("decoded acceptance length (tokens)", {})[side.name] = Measured(
             decoded, by_prompt(side.runs)
@@ -144,17 +157,30 @@ def quantities(sides: Sequence[Side]) -> tuple[float, dict[str, dict[str, Measur
     return common, found
 
 
-def by_prompt(runs: Sequence[Run]) -> NDArray[np.float64] | None:
-    """The pooled acceptance of each run [R] split over its prompts [R, P], so that a row's mean is the pooled value.
+def same_samples(runs: Sequence[Run]) -> bool:
+    """Whether all runs were evaluated on the same held-out samples, so that their losses pair up."""
+    return len({run.samples_P for run in runs}) == 1 and bool(runs[0].samples_P)
 
-    A ratio of sums is no mean of ratios; to first order a prompt moves it by (tokens - ratio * forwards) / mean forwards.
+
+def by_sample(runs: Sequence[Run]) -> NDArray[np.float64]:
+    """The held-out loss of each run's last evaluation [R], in nats, split over its samples [R, P]; see `split`."""
+    return np.stack([split(run.losses_P, run.slots_P) for run in runs])
+
+
+def by_prompt(runs: Sequence[Run]) -> NDArray[np.float64] | None:
+    """The pooled acceptance of each run [R] split over its prompts [R, P]; see `split`.
+
     None where the runs were decoded on different numbers of prompts.
     """
     if len({len(run.tokens_P) for run in runs}) != 1 or not len(runs[0].tokens_P):
         return None
-    rows = [
-        run.acceptance
-        + (run.tokens_P - run.acceptance * run.forwards_P) / max(1e-9, float(run.forwards_P.mean()))
-        for run in runs
-    ]
-    return np.stack(rows)
+    return np.stack([split(run.tokens_P, run.forwards_P) for run in runs])
+
+
+def split(parts_P: NDArray[np.float64], sizes_P: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A ratio of sums, sum(parts) / sum(sizes), split over what it was summed over, so that the mean is the ratio.
+
+    A ratio of sums is no mean of ratios; to first order one item moves it by (part - ratio * size) / mean size.
+    """
+    ratio = float(parts_P.sum() / max(1.0, sizes_P.sum()))
+    return ratio + (parts_P - ratio * sizes_P) / max(1e-9, float(sizes_P.mean()))

@@ -1,7 +1,7 @@
 """Reading the tables that other rooms write, with a check that they hold the columns a page needs."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ METRIC_COLUMNS = (
     "learning_rate",
     "useful_tokens",
     "padded_tokens",
+    "anchors",
+    "supervised_slots",
     "cut_anchors",
     "skipped",
 )
@@ -36,6 +38,7 @@ RANK_COLUMNS = (
     "memory_bytes",
 )
 HELDOUT_COLUMNS = ("step", "loss", "acceptance")
+HELDOUT_SAMPLE_COLUMNS = ("sample", "loss_sum", "slots")
 
 
 def read_table(path: Path, columns: Iterable[str]) -> pl.DataFrame:
@@ -83,6 +86,10 @@ class RunRecord:
     cells: pl.DataFrame
     ranks: pl.DataFrame
     heldout: pl.DataFrame
+    machines: Sequence[Mapping[str, Any]]
+    """Of each rank: what `dflash.training.devices.machine` says."""
+    num_topologies: int
+    """Ways in which the run was spread over ranks, one after another."""
 
     @property
     def useful_tokens_T(self) -> NDArray[np.float64]:
@@ -137,9 +144,12 @@ def read_run(folder: Path) -> RunRecord:
     """The tables of a training; `seconds` and `ranks` are measured and lie apart."""
     metrics = read_table(folder / "metrics.parquet", METRIC_COLUMNS)
     seconds = read_table(folder / "measured" / "seconds.parquet", ("step", "seconds"))
+    machine = read_record(folder / "measured" / "run.json", ("ranks", "topologies"))
     return RunRecord(
         metrics=metrics.join(seconds.select("step", "seconds"), on="step", how="left", maintain_order="left"),
         cells=read_table(folder / "cells.parquet", CELL_COLUMNS),
         ranks=read_table(folder / "measured" / "ranks.parquet", RANK_COLUMNS),
         heldout=read_table(folder / "heldout.parquet", HELDOUT_COLUMNS),
+        machines=machine["ranks"],
+        num_topologies=len(machine["topologies"]),
     )

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, PercentFormatter
+from matplotlib.ticker import EngFormatter, LogLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from dflash.report.theme import Theme, canvas, hatches, label, legend, line_bins, note
@@ -94,7 +94,10 @@ def draw_gradient(
     if np.isfinite(positive).any():
         upper.set_yscale("log")
         upper.yaxis.set_major_formatter("{x:g}")
-        upper.yaxis.set_minor_formatter("")
+        # Over less than a decade the powers of ten alone would leave an axis with one number, or none.
+        narrow = np.nanmax(positive) < 10 * np.nanmin(positive)
+        upper.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5) if narrow else "auto"))
+        upper.yaxis.set_minor_formatter("{x:g}" if narrow else "")
     if clip is not None:
         upper.axhline(
             clip, color=theme.ink, linewidth=0.8, linestyle=(0, (4, 3)), label=f"clipped to {clip:g}"

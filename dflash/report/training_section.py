@@ -20,6 +20,7 @@ from dflash.report.training_figures import (
     draw_loss,
     draw_throughput,
 )
+from dflash.report.utilization import utilization
 from dflash.report.verdict import Verdict
 
 ROLES = {"both": "target and drafter", "target": "targets", "drafter": "drafters"}
@@ -188,6 +189,7 @@ def machine_section(folder: Path, run: RunRecord) -> Markup:
         speed,
         balance_block,
         _rate_table(run),
+        _utilization_table(run),
         _rank_table(run.ranks),
         energy,
     )
@@ -207,8 +209,27 @@ def _rate_table(run: RunRecord) -> Markup:
     return table(["rate", "useful tokens/s"], rows, caption="Predicted and actual rate", numbers=[1])
 
 
+def _utilization_table(run: RunRecord) -> Markup:
+    """The share of the devices' peak that each role's model products take."""
+    found = utilization(run)
+    rows = []
+    for role, each in found.items():
+        machines = [machine for machine in run.machines if machine["role"] == role]
+        devices = ", ".join(dict.fromkeys(machine["device"] for machine in machines))
+        peaks = [machine["peak_flops"] for machine in machines]
+        peak = "unknown" if None in peaks else compact(sum(peaks), "FLOP/s")
+        share = f"unknown: {each.reason}" if each.reason else percent(each.share)
+        rows.append((ROLES.get(role, role), f"{len(machines)} x {devices}", peak, share))
+    caption = (
+        "Model FLOPs utilization (MFU): products of the models on useful tokens / what the devices could do in the time of the steps "
+        "(dense bfloat16). Attention's inner products are left out, so it is a lower bound."
+    )
+    return table(["role", "devices", "peak together", "MFU"], rows, caption=caption)
+
+
 def _one(role: str) -> str:
-    return "target, drafter" if role == "both" else role
+    """What one rank of a role is called."""
+    return "target and drafter" if role == "both" else role
 
 
 def balance(ranks: pl.DataFrame) -> tuple[list[str], dict[str, list[float]]]:
@@ -234,7 +255,7 @@ def power(run: RunRecord) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.fl
         place = np.searchsorted(steps, table_of["step"].to_numpy())
         inside = place < len(steps)
         joules[place[inside]] = numbers(table_of, "energy_joules")[inside]
-        watts[f"{role} {rank}"] = joules / np.where(seconds > 0, seconds, np.nan)
+        watts[f"rank {rank} ({_one(role)})"] = joules / np.where(seconds > 0, seconds, np.nan)
         total = total + joules
     return watts, (total if watts else np.full(len(steps), np.nan)) / np.where(useful > 0, useful, np.nan)
 
@@ -254,7 +275,7 @@ def _rank_table(ranks: pl.DataFrame) -> Markup:
     rows = [
         (
             row["rank"],
-            row["role"],
+            _one(row["role"]),
             duration(row["busy_seconds"]),
             compact(row["queued_bytes"], "B"),
             compact(row["memory_bytes"], "B"),

@@ -4,6 +4,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +30,8 @@ class StepResult:
 
     Attributes:
         cells_GC: float64 sums of every cell, columns `CELL_SUMS`.
-        counts: held-out counts as `dflash.model.objective.COUNTED`, if this step was followed by an evaluation.
+        counts_NCL: counts of every held-out sample, in the order of the held-out cells, by `dflash.model.objective.COUNTED`
+            and slot, float64; None if no evaluation followed this step.
         stopped: all drafters stop here.
     """
 
@@ -39,7 +42,7 @@ class StepResult:
     cells_GC: np.ndarray
     skipped: bool
     stopped: bool
-    counts: np.ndarray | None
+    counts_NCL: np.ndarray | None
     seconds: float
 
 
@@ -91,9 +94,9 @@ class DrafterLoop:
             with self.meter.during("busy", f"the update of step {step.step + 1}"):
                 loss, grad_norm, rate, skipped, stopped, cells_GC = self._update(step)
             self._judge(skipped, bad)
-            counts = self._evaluate(step.heldout) if step.heldout else None
+            counts_NCL = self._evaluate(step.heldout) if step.heldout else None
             now = time.perf_counter()
-            yield StepResult(step, loss, grad_norm, rate, cells_GC, skipped, stopped, counts, now - began)
+            yield StepResult(step, loss, grad_norm, rate, cells_GC, skipped, stopped, counts_NCL, now - began)
             began = now
             if stopped:
                 return
@@ -186,13 +189,21 @@ class DrafterLoop:
             )
 
     def _evaluate(self, cells: list[Cell]) -> np.ndarray:
-        """Counts of the held-out samples, summed over the drafters."""
-        block_size = self.learner.drafter.config.block_size
-        size = len(COUNTED) * block_size
+        """Counts [N, len(COUNTED), L] of the held-out samples: each from the drafter it was dealt to, so the sum over the
+        drafters changes no bit.
+        """
+        shape = (
+            sum(cell.batch.num_rows for cell in cells),
+            len(COUNTED),
+            self.learner.drafter.config.block_size,
+        )
+        size = int(np.prod(shape))
         device = self.learner.embedding_VH.device
         flat = torch.zeros(
             -(-size // self.num_drafters) * self.num_drafters, dtype=torch.float64, device=device
         )
+        counts_NCL = flat[:size].view(shape)
+        first_rows = np.cumsum([0, *(cell.batch.num_rows for cell in cells)]).tolist()
         for cell in self._mine(cells):
             rows = self.learner.rows(cell.batch, self.heldout, epoch=0)
             features_BSF, final_BSH = self.source.take(rows)
@@ -202,11 +213,14 @@ class DrafterLoop:
             ):
                 assert rows.anchors is not None
                 if len(rows.anchors.rows_A):
-                    flat[:size] += self.learner.counts(rows, features_BSF, final_BSH, self.splits).flatten()
+                    counts_CAL = self.learner.counts(rows, features_BSF, final_BSH, self.splits)
+                    bounds = np.searchsorted(rows.anchors.rows_A, np.arange(cell.batch.num_rows + 1))
+                    for row, (begin, end) in enumerate(pairwise(bounds.tolist())):
+                        counts_NCL[first_rows[cell.number] + row] = counts_CAL[:, begin:end].sum(dim=1)
                 self.source.release()
         with self.meter.during("blocked_empty", "the other drafters after a held-out evaluation"):
             sum_in_order(flat, self.group, self.timeout)
-        return flat[:size].view(len(COUNTED), block_size).cpu().numpy()
+        return counts_NCL.cpu().numpy()
 
 
 def heldout_row(counts: np.ndarray) -> dict[str, float | None]:
@@ -220,3 +234,25 @@ def heldout_row(counts: np.ndarray) -> dict[str, float | None]:
         supervised = float(named["supervised"][slot])
         row[f"acc_slot_{slot}"] = float(named["correct"][slot]) / supervised if supervised else None
     return row
+
+
+def sample_rows(keys_N: np.ndarray, counts_NCL: np.ndarray) -> list[dict[str, Any]]:
+    """Rows of heldout_samples.parquet, in the order of the samples' keys.
+
+    Args:
+        keys_N: hash of each sample's content, uint64.
+        counts_NCL: see `StepResult`.
+    """
+    totals_NC = counts_NCL.sum(axis=2)
+    rows = []
+    for place in np.argsort(keys_N, kind="stable"):
+        forced = acceptance(counts_NCL[place])
+        rows.append(
+            {
+                "sample": f"{int(keys_N[place]):016x}",
+                "loss_sum": float(totals_NC[place, COUNTED.index("loss")]),
+                "slots": int(totals_NC[place, COUNTED.index("supervised")]),
+                "acceptance": forced if np.isfinite(forced) else None,
+            }
+        )
+    return rows

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dflash.training.checkpoint import CheckpointWriter
-from dflash.training.drafter_loop import DrafterLoop, StepResult, heldout_row
+from dflash.training.drafter_loop import DrafterLoop, StepResult, heldout_row, sample_rows
 from dflash.training.gradients import CELL_SUMS
 from dflash.training.log import METRICS, Log
 from dflash.training.stream import Samples, Step
@@ -46,14 +46,15 @@ class Leader:
         row = step_row(result, self.samples)
         self._progress.add(row)
         best = False
-        if result.counts is not None:
-            self._heldout = heldout_row(result.counts)
+        if result.counts_NCL is not None:
+            self._heldout = heldout_row(result.counts_NCL.sum(axis=0))
             best = self._is_best(self._heldout["acceptance"])
-        self.log.write(
-            row if self._heldout is None or result.counts is None else {**row, "heldout": self._heldout}
-        )
+            row["heldout"] = self._heldout
+            if result.step.step + 1 == self.num_steps:
+                row["heldout_samples"] = sample_rows(self._heldout_keys(result.step), result.counts_NCL)
+        self.log.write(row)
         now = time.monotonic()
-        if result.counts is not None or now - self._shown_at >= self.progress_interval_seconds:
+        if result.counts_NCL is not None or now - self._shown_at >= self.progress_interval_seconds:
             print(self._progress.line(self._heldout), flush=True)
             self._shown_at = now
         due = now - self._saved_at >= self.save_interval_seconds and not self.writer.busy
@@ -64,6 +65,10 @@ class Leader:
     def close(self) -> None:
         """Wait until everything is on disk."""
         self.writer.close()
+
+    def _heldout_keys(self, step: Step) -> np.ndarray:
+        ids_N = np.concatenate([cell.batch.sample_ids for cell in step.heldout])
+        return self.loop.heldout.keys_N[ids_N]
 
     def _is_best(self, acceptance: float | None) -> bool:
         before = self.loop.position.best_acceptance

@@ -41,6 +41,14 @@ CELL_COLUMNS = {
     "weight": pl.Float64,
 }
 """cells.parquet."""
+SAMPLE_COLUMNS = {
+    "sample": pl.String,
+    "loss_sum": pl.Float64,
+    "slots": pl.Int64,
+    "acceptance": pl.Float64,
+}
+"""heldout_samples.parquet, of the evaluation after the last step: hash of the sample's content in hexadecimal, sum of the
+unweighted losses in nats over its supervised slots, their number, teacher-forced acceptance length (null without a block)."""
 RANK_COLUMNS = {
     "step": pl.Int64,
     "rank": pl.Int64,
@@ -92,13 +100,16 @@ def write_tables(logs: Path, folder: Path, block_size: int) -> None:
 
     Args:
         logs: folder of the logs.
-        folder: gets metrics, cells and heldout .parquet, and measured/seconds and measured/ranks .parquet.
+        folder: gets metrics, cells, heldout and heldout_samples .parquet, and measured/seconds and measured/ranks .parquet.
         block_size: L, for the columns of the held-out accuracy.
     """
     rows = list(read_log(logs / METRICS))
     steps = [row for row in rows if "loss" in row and "cells" in row]
     cells = [{"step": row["step"], **cell} for row in steps for cell in row["cells"]]
     heldout = [row["heldout"] | {"step": row["step"]} for row in rows if "heldout" in row]
+    samples: list[dict[str, Any]] = next(
+        (row["heldout_samples"] for row in reversed(rows) if "heldout_samples" in row), []
+    )
     ranks = [row for path in sorted(logs.glob("ranks-*.jsonl")) for row in read_log(path)]
     heldout_columns = {"step": pl.Int64, "loss": pl.Float64, "acceptance": pl.Float64}
     heldout_columns |= {f"acc_slot_{slot}": pl.Float64 for slot in range(1, block_size)}
@@ -107,6 +118,7 @@ def write_tables(logs: Path, folder: Path, block_size: int) -> None:
     _write(folder / "metrics.parquet", steps, STEP_COLUMNS)
     _write(folder / "cells.parquet", cells, CELL_COLUMNS)
     _write(folder / "heldout.parquet", heldout, heldout_columns)
+    _write(folder / "heldout_samples.parquet", samples, SAMPLE_COLUMNS)
     _write(measured / "seconds.parquet", steps, {"step": pl.Int64, "seconds": pl.Float64})
     _write(measured / "ranks.parquet", ranks, RANK_COLUMNS)
 

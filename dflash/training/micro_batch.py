@@ -151,12 +151,12 @@ class Learner:
         return whole
 
     def counts(self, rows: Rows, features_BSF: Tensor, final_BSH: Tensor | None, splits: bool) -> Tensor:
-        """Held-out counts [len(COUNTED), L] of a micro-batch that has anchors; as `gradients` where memory runs out."""
+        """Held-out counts [len(COUNTED), A, L] of a micro-batch that has anchors; as `gradients` where memory runs out."""
         try:
-            return self.loss(rows, features_BSF, final_BSH).counts
+            return self.loss(rows, features_BSF, final_BSH).counts_CAL
         except RuntimeError as error:
             halves = self._halves(rows, features_BSF, final_BSH, splits, error)
-        return torch.stack([self.counts(*half, splits) for half in halves]).sum(dim=0)
+        return torch.cat([self.counts(*half, splits) for half in halves], dim=1)
 
     def _halves(
         self,

@@ -35,7 +35,7 @@ class Rank:
 
     Attributes:
         joined: None for the only rank of a run. target: None on a rank that only trains.
-        identity: see `world.identity_of`.
+        identity: see `world.identity_of`. machine: see `devices.machine`.
     """
 
     job: Job
@@ -50,6 +50,7 @@ class Rank:
     target: Target | None
     drafter: Drafter
     identity: dict[str, Any]
+    machine: dict[str, Any]
 
     @property
     def final(self) -> bool:

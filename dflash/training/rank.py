@@ -12,7 +12,9 @@ import torch
 import torch.distributed as dist
 
 from dflash.model.device import device_of
+from dflash.model.drafter_files import write_json
 from dflash.training.checkpoint import Checkpoint, check_same_run, newest, read_checkpoint
+from dflash.training.devices import machine
 from dflash.training.job import Job
 from dflash.training.joining import Place, join
 from dflash.training.log import cut_logs
@@ -66,7 +68,10 @@ def open_rank(
     drafter = new_drafter(job, config, ends).to(device)
     identity = json.loads(json.dumps(identity_of(job, data, config)))
     kept = None if role == "drafter" else target
-    return Rank(job, topology, number, device, joined, meter, stopping, data, ends, kept, drafter, identity)
+    known = machine(role, device, target, drafter)
+    return Rank(
+        job, topology, number, device, joined, meter, stopping, data, ends, kept, drafter, identity, known
+    )
 
 
 def work(rank: Rank, watchdog: Watchdog | None) -> int:
@@ -76,6 +81,9 @@ def work(rank: Rank, watchdog: Watchdog | None) -> int:
     leads = rank.number == rank.topology.leader
     if leads:
         cut_logs(rank.job.state / "log", first)
+    log = rank.job.state / "log"
+    log.mkdir(parents=True, exist_ok=True)
+    write_json(log / f"machine-{rank.number}.json", rank.machine)
     _meet(rank)
     if rank.topology.role(rank.number) == "target":
         return _feed(rank, first, watchdog)

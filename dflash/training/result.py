@@ -1,5 +1,6 @@
 """What a finished training leaves: the drafter, its tables, and an account of what it trained on."""
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -20,6 +21,10 @@ def write_result(rank: Rank, loop: DrafterLoop, num_failed_saves: int) -> None:
         {
             "topologies": loop.position.topologies,
             "device": str(rank.device),
+            "ranks": [
+                json.loads((logs / f"machine-{number}.json").read_text()) | {"rank": number}
+                for number in range(rank.topology.num_ranks)
+            ],
             "failed_saves": num_failed_saves,
             "seconds": sum(row["seconds"] for row in read_log(logs / METRICS)),
         },

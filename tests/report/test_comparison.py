@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from dflash.report.comparison import (
@@ -17,7 +18,16 @@ from dflash.report.comparison import (
     value_at,
 )
 from dflash.report.comparison_page import draw_comparison_page
-from dflash.report.sides import by_prompt, differing, read_experiment, sides_of
+from dflash.report.sides import (
+    Run,
+    by_prompt,
+    by_sample,
+    differing,
+    quantities,
+    read_experiment,
+    same_samples,
+    sides_of,
+)
 from tests.report.world import settings, write_world
 
 PROMPTS = 64
@@ -31,9 +41,16 @@ def side(
     rows = (
         2.5 + shift + seed_R[:, None] + prompts_P[None, :] + rng.normal(0, 0.3, (num_seeds, len(prompts_P)))
     )
+    losses = (
+        2
+        - shift
+        + rng.normal(0, 0.02, num_seeds)[:, None]
+        - prompts_P
+        + rng.normal(0, 0.1, (num_seeds, len(prompts_P)))
+    )
     return {
         "acceptance": Measured(rows.mean(axis=1), rows),
-        "loss": Measured(2 - shift + rng.normal(0, 0.02, num_seeds)),
+        "loss": Measured(losses.mean(axis=1), losses),
         "speed": Measured(3000 * np.exp(rng.normal(0, 0.05, num_seeds))),
     }
 
@@ -157,6 +174,41 @@ def test_prompts_split_the_pooled_acceptance(tmp_path: Path) -> None:
     run = read_experiment(name, all_settings[name], fits[name], evaluations[name])
     rows = by_prompt([run])
     assert rows is not None and rows.mean() == pytest.approx(run.tokens_P.sum() / run.forwards_P.sum())
+
+
+def read_runs(written: tuple[dict, dict, dict]) -> list[Run]:
+    all_settings, fits, evaluations = written
+    return [read_experiment(name, all_settings[name], fits[name], evaluations[name]) for name in all_settings]
+
+
+def test_samples_split_the_heldout_loss(tmp_path: Path) -> None:
+    runs = read_runs(write_sides(tmp_path, 0.0, num_seeds=1))
+    rows = by_sample(runs)
+    for row, run in zip(rows, runs, strict=True):
+        table = pl.read_parquet(tmp_path / run.name / "fit" / "heldout_samples.parquet")
+        assert row.mean() == pytest.approx(table["loss_sum"].sum() / table["slots"].sum())
+
+
+def test_heldout_losses_are_paired_by_sample(tmp_path: Path) -> None:
+    """Samples differ by 0.8 nats among themselves, and by 0.02 between runs: what is common to both sides cancels."""
+    sides = sides_of(read_runs(write_sides(tmp_path, 0.1)))
+    _, measured = quantities(sides)
+    here, there = (measured["held-out loss (nats)"][side.name] for side in sides)
+    assert here.by_prompt_RP is not None and here.by_prompt_RP.shape == (3, 24)
+    assert 0 < difference(here, there).from_prompts < 0.02
+    shuffled = Measured(there.values_R, there.by_prompt_RP[:, ::-1])
+    assert difference(here, shuffled).from_prompts > 0.1
+
+
+def test_other_samples_are_not_paired(tmp_path: Path) -> None:
+    written = write_sides(tmp_path, 0.1, num_seeds=1)
+    path = tmp_path / "sorted-0" / "fit" / "heldout_samples.parquet"
+    pl.read_parquet(path).with_columns(sample=pl.col("sample").str.replace("^0", "f")).write_parquet(path)
+    runs = read_runs(written)
+    assert not same_samples(runs)
+    _, measured = quantities(sides_of(runs))
+    assert all(each.by_prompt_RP is None for each in measured["held-out loss (nats)"].values())
+    assert "evaluated on different samples" in draw_comparison_page(*written, tmp_path / "out").read_text()
 
 
 def test_the_page_says_what_was_planted(tmp_path: Path) -> None:

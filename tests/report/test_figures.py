@@ -181,6 +181,19 @@ def test_gradient_and_rate() -> None:
     assert figure.axes[0].yaxis.get_major_formatter()(1.0, 0) == "1"
 
 
+@pytest.mark.parametrize(("low", "high", "fewest"), [(0.6, 5.0, 4), (1.2, 8.0, 3), (0.01, 90.0, 3)])
+def test_a_gradient_axis_has_numbers_over_any_range(low: float, high: float, fewest: int) -> None:
+    figure = draw_gradient(LIGHT, STEPS, np.geomspace(low, high, 40), np.ones(40), None)
+    figure.draw_without_rendering()
+    ax = figure.axes[0]
+    bottom, top = ax.get_ylim()
+    ticks = [*ax.yaxis.get_major_ticks(), *ax.yaxis.get_minor_ticks()]
+    shown = [
+        tick.label1.get_text() for tick in ticks if bottom <= tick.get_loc() <= top and tick.label1.get_text()
+    ]
+    assert len(set(shown)) >= fewest, shown
+
+
 def test_throughput() -> None:
     figure = draw_throughput(LIGHT, STEPS, STEPS * 10.0, STEPS * 12.0)
     shown = {line.get_label(): line.get_ydata().tolist() for line in figure.axes[0].lines}

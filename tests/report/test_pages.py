@@ -1,5 +1,6 @@
 """Pages: what they hold, what they escape, and how they behave in a browser."""
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,9 +11,12 @@ import polars as pl
 import pytest
 
 from dflash.report import markup
+from dflash.report.batching_section import NUMBERS
 from dflash.report.comparison_page import draw_comparison_page
 from dflash.report.experiment_page import Experiment, draw_experiment_page
 from dflash.report.preflight_section import preflight_section
+from dflash.report.tables import read_run
+from dflash.report.training_section import machine_section
 from tests.report.browser import CHROMIUM, Browser
 from tests.report.test_comparison import write_sides
 from tests.report.world import write_world
@@ -134,6 +138,22 @@ def test_summary_holds_the_numbers_of_the_tables(world: Experiment, page: Path) 
     assert "bucketed, 4 shapes an epoch (4 used)" in text
 
 
+def test_numbers_of_the_plan_have_names_with_units(world: Experiment, page: Path) -> None:
+    quality = json.loads((world.stages["build_plan"] / "quality.json").read_text())
+    assert {name for name, value in quality.items() if isinstance(value, int | float)} <= set(NUMBERS)
+    text = page.read_text(encoding="utf-8")
+    assert "tokens of an epoch with padding</td>" in text and ">padded tokens</td>" not in text
+
+
+def test_ranks_that_play_both_roles_are_named_in_words(tmp_path: Path) -> None:
+    world = write_world(tmp_path / "world", steps=24)
+    run = read_run(world.stages["fit"])
+    section = machine_section(
+        tmp_path / "figures", replace(run, ranks=run.ranks.with_columns(role=pl.lit("both")))
+    )
+    assert '<td class="text">target and drafter</td>' in section and ">both<" not in section
+
+
 def test_unknown_energy_is_unknown_and_titles_are_the_users(tmp_path: Path) -> None:
     world = write_world(tmp_path / "world", energy=False)
     settings = {**world.settings, "report": {"title": "<b>Mine</b>", "sample_decodes": 0}}
@@ -212,6 +232,10 @@ def test_in_a_browser(
     assert len(shown) * 2 == len(opened.images)
     assert min(image["shown"] for image in shown) >= 500
     assert opened.overflow <= 0
+    hint = browser.evaluate(
+        "getComputedStyle(document.querySelector('.chart figcaption'), '::before').content"
+    )
+    assert ("Scroll the figure sideways" in hint) == (width < 500)
     assert opened.background == ("rgb(23, 26, 32)" if dark else "rgb(255, 255, 255)")
 
 

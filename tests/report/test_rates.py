@@ -15,7 +15,14 @@ def record(busy: list[tuple[str, int, float]]) -> RunRecord:
     metrics = pl.DataFrame({"useful_tokens": [600, 400], "seconds": [3.0, 2.0]})
     schema = {"role": pl.String, "rank": pl.Int64, "busy_seconds": pl.Float64}
     ranks = pl.DataFrame(busy, schema=schema, orient="row")
-    return RunRecord(metrics=metrics, cells=pl.DataFrame(), ranks=ranks, heldout=pl.DataFrame())
+    return RunRecord(
+        metrics=metrics,
+        cells=pl.DataFrame(),
+        ranks=ranks,
+        heldout=pl.DataFrame(),
+        machines=[],
+        num_topologies=1,
+    )
 
 
 def test_the_slower_side_predicts() -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from dflash.batching.describe import describe_plan
+from dflash.batching.plan import PlanConfig, make_plan
 from dflash.report.experiment_page import Experiment
 
 WIDTHS = [64, 128, 256, 512]
@@ -104,14 +106,11 @@ def _write_plan(folder: Path, rng: np.random.Generator) -> None:
             "reason": ["random batches cost 80% more", None, None, None, None],
         }
     ).write_parquet(folder / "policies.parquet")
-    quality = {
-        "plan_id": "ab" * 32,
-        "policy": "bucketed",
-        "steps": 24,
-        "shapes": 4,
-        "padding_efficiency": 0.9,
-        "autocorrelation": [0.1],
-    }
+    lengths = np.arange(8, 264, dtype=np.int32)
+    config = PlanConfig(policy="bucketed", budget_tokens=1024, alignment=1)
+    plan = make_plan(lengths, lengths // 2, config, WIDTHS)
+    quality, _ = describe_plan(plan, lengths, lengths // 2, 1, 1 << 62)
+    quality |= {"plan_id": "ab" * 32, "steps": 24, "shapes": 4, "padding_efficiency": 0.9}
     (folder / "quality.json").write_text(json.dumps(quality))
 
 
@@ -148,9 +147,19 @@ def _write_fit(folder: Path, rng: np.random.Generator, steps: int, energy: bool,
         {"step": at, "loss": 5 - 3 * progress + worse + rng.normal(0, 0.02), "acceptance": 1 + 1.5 * progress - worse}
         | {f"acc_slot_{k}": 0.7 * progress * 0.9**k for k in range(1, 8)}
     ).write_parquet(folder / "heldout.parquet")  # fmt: skip
+    size = np.arange(24) * 7 + 10
+    samples = np.random.default_rng(5).normal(2.0, 0.8, 24) + worse + rng.normal(0, 0.02, 24)
+    pl.DataFrame(
+        {"sample": [f"{k:016x}" for k in range(24)], "loss_sum": samples * size, "slots": size, "acceptance": 2.5}
+    ).write_parquet(folder / "heldout_samples.parquet")  # fmt: skip
     pl.DataFrame({"step": step, "seconds": rng.uniform(0.9, 1.1, steps)}).write_parquet(
         folder / "measured" / "seconds.parquet"
     )
+    run = {
+        "topologies": [[0, "targets: 1, drafters: 1"]],
+        "ranks": [machine(rank, role) for rank, role in ((0, "target"), (1, "drafter"))],
+    }
+    (folder / "measured" / "run.json").write_text(json.dumps(run))
     ranks = [
         {"step": int(each), "rank": rank, "role": role, "busy_seconds": 0.6, "blocked_empty_seconds": 0.3, "blocked_full_seconds": 0.1,
          "queued_bytes": 1e6, "energy_joules": 50.0 + rank if energy else None, "memory_bytes": 10**9}
@@ -158,6 +167,21 @@ def _write_fit(folder: Path, rng: np.random.Generator, steps: int, energy: bool,
     ]  # fmt: skip
     schema = {"energy_joules": pl.Float64}
     pl.DataFrame(ranks, schema_overrides=schema).write_parquet(folder / "measured" / "ranks.parquet")
+
+
+def machine(rank: int, role: str, **changes: Any) -> dict[str, Any]:
+    """What a rank says of its machine."""
+    known = {
+        "rank": rank,
+        "role": role,
+        "device": f"Planted <{role}>",
+        "peak_flops": 1e12,
+        "target_weights": 500_000,
+        "context_weights": 10_000,
+        "block_weights": 40_000,
+        "head_weights": 60_000,
+    }
+    return known | changes
 
 
 def _write_evaluation(folder: Path, rng: np.random.Generator, worse: float) -> None:

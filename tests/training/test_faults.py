@@ -127,6 +127,9 @@ def test_a_micro_batch_that_does_not_fit_is_split_and_adds_up_to_the_same(
     assert train(whole) == [0]
     request.getfixturevalue("small_memory")
     assert train(split) == [0]
+    once, halves = (pl.read_parquet(job.result / "heldout_samples.parquet") for job in (whole, split))
+    assert halves["sample"].to_list() == once["sample"].to_list()
+    assert halves["loss_sum"].to_list() == pytest.approx(once["loss_sum"].to_list(), rel=1e-2)
     for name, value in weights(whole).items():
         torch.testing.assert_close(weights(split)[name], value, rtol=1e-3, atol=1e-4)
 

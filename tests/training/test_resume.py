@@ -6,8 +6,10 @@ import signal
 import time
 from multiprocessing.context import ForkServerProcess
 
+import polars as pl
 import pytest
 import torch
+from polars.testing import assert_frame_equal
 from safetensors.torch import load_file
 
 from dflash.batching.description import PlanConfig
@@ -38,6 +40,12 @@ def undisturbed(world: World) -> dict[str, torch.Tensor]:
 def check_same(job: Job, wanted: dict[str, torch.Tensor]) -> None:
     reached = load_file(job.result / "drafter.safetensors")
     assert all(torch.equal(value, wanted[name]) for name, value in reached.items())
+    for table in ("heldout.parquet", "heldout_samples.parquet"):
+        assert_frame_equal(
+            pl.read_parquet(job.result / table),
+            pl.read_parquet(job.result.parents[1] / "undisturbed" / "result" / table),
+            check_exact=True,
+        )
     trained = list(consumed_samples(job.state / "log"))
     assert len(trained) == sum(row["samples"] for row in read_log(job.state / "log" / METRICS))
 
