@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, PercentFormatter
 from numpy.typing import NDArray
 
-from dflash.report.theme import Theme, canvas, hatches, label, legend, note, whole_numbers
+from dflash.report.theme import Theme, canvas, hatches, label, legend, marker_step, note, whole_numbers
 
 Interval = tuple[float, float, float]
 """A value with the lower and the upper end of its interval; the ends are NaN where they are unknown."""
@@ -27,7 +27,8 @@ def draw_heldout(
     figure, (left, right) = canvas(theme, columns=2, height=2.9)
     if not len(tokens):
         note(theme, left, "no held-out evaluation yet")
-    left.plot(tokens, acceptance, color=theme.series[0], marker="o", markersize=4)
+    every = marker_step(len(tokens))
+    left.plot(tokens, acceptance, color=theme.series[0], marker="o", markersize=4, markevery=every)
     colors = theme.bucket_colors(len(accuracy_by_slot))
     for number, values in enumerate(accuracy_by_slot):
         right.plot(
@@ -37,6 +38,7 @@ def draw_heldout(
             linewidth=1.3,
             marker="o",
             markersize=3,
+            markevery=every,
             label=str(number + 1),
         )
     for ax in (left, right):

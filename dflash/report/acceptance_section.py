@@ -64,7 +64,9 @@ def acceptance_section(
     for number, definition in enumerate(cut_first(definitions)):
         rows = acceptance.filter(pl.col("definition") == definition)
         groups, bars = _bars(rows)
-        alt = "; ".join(f"{name}: " + ", ".join(_in_words(groups, values)) for name, values in bars.items())
+        alt = "Acceptance length in tokens per target forward. " + "; ".join(
+            f"{name}: " + ", ".join(_in_words(groups, values)) for name, values in bars.items()
+        )
         figures = [draw_acceptance(theme, groups, bars) for theme in THEMES]
         parts.append(
             block(
@@ -86,7 +88,9 @@ def acceptance_section(
     }
     if lines:
         figures = [draw_positions(theme, lines) for theme in THEMES]
-        alt = "; ".join(f"{name}: {_shares(values)}" for name, (_, values) in lines.items())
+        alt = "Share of drafted tokens accepted by slot of the block, if reached. " + "; ".join(
+            f"{name}: {_shares(values)}" for name, (_, values) in lines.items()
+        )
         parts.append(
             block(
                 folder,

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
-from dflash.report.theme import Theme, canvas, label, legend
+from dflash.report.theme import Theme, canvas, label, legend, marker_step
 
 MARKERS = "os^Dv<>P"
 
@@ -44,6 +44,7 @@ def draw_curves(
                 "linestyle": theme.line_style(number),
                 "marker": MARKERS[number % len(MARKERS)],
                 "markersize": 3.5,
+                "markevery": marker_step(len(x)),
                 "linewidth": 1.2,
                 "label": name if place == 0 else None,
             }

@@ -185,7 +185,7 @@ def _runs_section(sides: Sequence[Side]) -> Markup:
         "experiment",
         "side",
         "useful tokens/s",
-        "padding",
+        "padding efficiency",
         "last held-out loss (nats)",
         "last forced acceptance",
         "decoded acceptance",

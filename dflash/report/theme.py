@@ -20,6 +20,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 WIDTH_INCHES = 7.0
+MAX_BINS = 600
+"""Points of a long series: about one for every two pixels of a page, so that a run of weeks fits in a page of 10 MB."""
+MAX_MARKERS = 40
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,11 @@ def hatches(count: int) -> list[str]:
     return list(islice(cycle(("", "///", "...", "xx")), count))
 
 
+def marker_step(count: int) -> int:
+    """Every how many of a line's points get a marker, so that no more than 40 crowd it."""
+    return max(1, -(-count // MAX_MARKERS))
+
+
 def save(figure: Figure, folder: Path, stem: str) -> str:
     """Write a figure as SVG and PNG, each atomically and the same bytes for the same figure.
 
@@ -170,7 +178,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     os.replace(part, path)
 
 
-def line_bins(length: int, limit: int = 1500) -> list[slice]:
+def line_bins(length: int, limit: int = MAX_BINS) -> list[slice]:
     """Cut a long series into at most `limit` runs of equal length, so that a figure's size is bounded."""
     size = max(1, -(-length // limit))
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]

@@ -8,15 +8,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from dflash.report.theme import Theme, canvas, hatches, label, legend, line_bins, note
+from dflash.report.theme import MAX_BINS, Theme, canvas, hatches, label, legend, line_bins, marker_step, note
 
 
-def draw_envelope(ax: Axes, x: NDArray, y: NDArray, color: str, name: str) -> None:
+def draw_envelope(ax: Axes, x: NDArray, y: NDArray, color: str, name: str, limit: int = MAX_BINS) -> None:
     """A jumpy series as the line of its mean with the range from its least to its greatest value, a bin at a time.
 
-    Up to 1,500 points every bin is one value. Bins without a finite value leave a gap.
+    Up to `limit` points every bin is one value. Bins without a finite value leave a gap.
     """
-    cuts = [cut for cut in line_bins(len(y)) if np.isfinite(y[cut]).any()]
+    cuts = [cut for cut in line_bins(len(y), limit) if np.isfinite(y[cut]).any()]
     center = np.array([np.mean(x[cut]) for cut in cuts])
     middle = np.array([np.nanmean(np.where(np.isfinite(y[cut]), y[cut], np.nan)) for cut in cuts])
     ax.plot(center, middle, color=color, linewidth=0.8, alpha=0.75, label=name)
@@ -49,7 +49,13 @@ def draw_loss(
     ax.plot(*adjusted, color=theme.series[0], linewidth=2.0, label="without the composition of the steps")
     if len(heldout[0]):
         ax.plot(
-            *heldout, color=theme.series[1], marker="o", markersize=4, linewidth=1.4, label="held-out samples"
+            *heldout,
+            color=theme.series[1],
+            marker="o",
+            markersize=4,
+            markevery=marker_step(len(heldout[0])),
+            linewidth=1.4,
+            label="held-out samples",
         )
     for number, place in enumerate(skipped[:200]):
         ax.axvline(place, color=theme.bad, linewidth=0.9, label="skipped step" if number == 0 else None)
@@ -171,8 +177,10 @@ def draw_energy(
     """
     figure, (upper, lower) = canvas(theme, rows=2, height=1.7, sharex=True)
     known = {name: watts for name, watts in power_watts.items() if np.isfinite(watts).any()}
+    # Many ranks share what a figure may weigh.
+    limit = max(MAX_BINS // 6, min(MAX_BINS, 4 * MAX_BINS // max(1, len(known))))
     for number, (name, watts) in enumerate(known.items()):
-        draw_envelope(upper, step, watts, theme.series_color(number), name)
+        draw_envelope(upper, step, watts, theme.series_color(number), name, limit)
     if known:
         legend(theme, upper, loc="upper right", ncols=4)
         upper.set_ylim(0, 1.3 * max(float(np.nanmax(watts)) for watts in known.values()))

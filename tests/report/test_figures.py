@@ -1,5 +1,7 @@
 """Figures are tested for what they show: the data in the artists are those of the tables."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
@@ -14,7 +16,7 @@ from dflash.report.batching_figures import (
     length_bins,
 )
 from dflash.report.comparison_figures import Curves, draw_curves, draw_pareto
-from dflash.report.theme import DARK, LIGHT, THEMES, Theme, canvas, line_bins
+from dflash.report.theme import DARK, LIGHT, MAX_BINS, THEMES, Theme, canvas, line_bins, save
 from dflash.report.training_figures import (
     draw_balance,
     draw_bucket_trends,
@@ -155,14 +157,25 @@ def test_a_long_series_is_bounded_and_keeps_its_extremes() -> None:
     series[54_321] = 99.0
     _, (ax,) = canvas(LIGHT)
     draw_envelope(ax, np.arange(100_000.0), series, LIGHT.series[0], "each step")
-    assert len(ax.lines[0].get_xdata()) <= 1500
+    assert len(ax.lines[0].get_xdata()) <= MAX_BINS
     assert ax.lines[0].get_ydata().mean() == pytest.approx(series.mean(), abs=1e-3)
     assert ax.collections[0].get_paths()[0].vertices[:, 1].max() == 99.0
 
 
+def test_figures_of_weeks_on_many_ranks_stay_small(tmp_path: Path) -> None:
+    """Two themes, as base64, of about a dozen figures have to fit in a page of 10 MB."""
+    rng = np.random.default_rng(0)
+    at, step = np.arange(1500.0), np.arange(50_000.0)
+    heldout = draw_heldout(LIGHT, at, rng.random(1500), [rng.random(1500) for _ in range(15)])
+    watts = {f"rank {k} (target)": rng.normal(400, 20, len(step)) for k in range(16)}
+    energy = draw_energy(LIGHT, step, watts, rng.random(len(step)))
+    for name, figure in (("heldout", heldout), ("energy", energy)):
+        assert len(save(figure, tmp_path, name)) < 1_000_000, name
+
+
 def test_bins_cover_a_series_once() -> None:
     cuts = line_bins(3001)
-    assert len(cuts) <= 1500
+    assert len(cuts) <= MAX_BINS
     assert [k for cut in cuts for k in range(cut.start, cut.stop)] == list(range(3001))
 
 

@@ -11,9 +11,10 @@ import polars as pl
 import pytest
 
 from dflash.report import markup
+from dflash.report.acceptance_section import decodes_section
 from dflash.report.batching_section import NUMBERS
 from dflash.report.comparison_page import draw_comparison_page
-from dflash.report.experiment_page import Experiment, draw_experiment_page
+from dflash.report.experiment_page import Experiment, draw_experiment_page, read_decodes, summary
 from dflash.report.preflight_section import preflight_section
 from dflash.report.tables import read_run
 from dflash.report.training_section import machine_section
@@ -24,7 +25,10 @@ from tests.report.world import write_world
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
-    return write_world(tmp_path_factory.mktemp("world"))
+    world = write_world(tmp_path_factory.mktemp("world"))
+    return replace(
+        world, settings={**world.settings, "report": {"title": "<b>Mine</b>", "sample_decodes": 2}}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -154,14 +158,65 @@ def test_ranks_that_play_both_roles_are_named_in_words(tmp_path: Path) -> None:
     assert '<td class="text">target and drafter</td>' in section and ">both<" not in section
 
 
-def test_unknown_energy_is_unknown_and_titles_are_the_users(tmp_path: Path) -> None:
-    world = write_world(tmp_path / "world", energy=False)
-    settings = {**world.settings, "report": {"title": "<b>Mine</b>", "sample_decodes": 0}}
-    text = draw_experiment_page(replace(world, settings=settings), tmp_path / "out").read_text()
-    assert re.search(r'<th scope="row">energy</th><td>unknown</td>', text)
-    assert "Power and energy unknown: no energy counter was readable." in text
-    assert "<h1>&lt;b&gt;Mine&lt;/b&gt;: experiment report</h1>" in text
-    assert "Prompt 1:" not in text
+def test_unknown_energy_is_unknown(tmp_path: Path) -> None:
+    world = write_world(tmp_path / "world", steps=24, energy=False)
+    run = read_run(world.stages["fit"])
+    acceptance = pl.read_parquet(world.stages["evaluate"] / "acceptance.parquet")
+    quality = json.loads((world.stages["build_plan"] / "quality.json").read_text())
+    lead = summary(world, run, acceptance, quality)
+    assert re.search(r'<th scope="row">energy</th><td>unknown</td>', lead)
+    assert "Power and energy unknown: no energy counter was readable." in machine_section(tmp_path, run)
+
+
+def test_titles_are_the_users(page: Path) -> None:
+    assert "<h1>&lt;b&gt;Mine&lt;/b&gt;: experiment report</h1>" in page.read_text(encoding="utf-8")
+
+
+def test_no_decode_is_shown_where_none_is_wanted(world: Experiment) -> None:
+    assert "Prompt 1:" not in decodes_section(read_decodes(world.stages["evaluate"] / "decodes.jsonl"), 0)
+
+
+@pytest.mark.parametrize(
+    ("where", "what"),
+    [
+        ("lengths", "Histogram of .* sample lengths .* upper bounds of 4 buckets: 64, 128, 256, 512"),
+        ("lengths", "Padding efficiency over the number of buckets; 4 buckets reach 87.5%"),
+        ("plan", "bucketed 0.9, pooled 0.93, packed 0.97, sorted 0.99, random 0.5"),
+        ("plan", "share of each of 4 buckets in the useful tokens of the first steps"),
+        ("loss", "Loss of 96 steps over useful tokens.*held-out loss from .* to .* nats"),
+        ("heldout", "Teacher-forced acceptance length on held-out samples"),
+        ("machine", "useful and .* padded tokens/s over the whole run"),
+        ("machine", "busy 60%, blocked on empty 30%, blocked on full 10%"),
+        ("machine", "Power by rank and energy per useful token; .* J per useful token"),
+        ("acceptance", "trained: stdlib, temperature 0 2.50, stdlib, temperature 1 2.20"),
+        ("acceptance", "accepted by slot of the block.*trained, temperature 0, stdlib: 50%"),
+        ("config", "training.learning_rate"),
+        ("provenance", "0000000000000000"),
+        ("provenance", '>numpy</td><td class="text">2<'),
+    ],
+)
+def test_the_page_shows(page: Path, where: str, what: str) -> None:
+    section = page.read_text(encoding="utf-8").split(f'<section id="{where}">')[1].split("</section>")[0]
+    # Figures are long, and not words.
+    assert re.search(what, re.sub(r'src="data:[^"]*"', "", section).replace("\n", " "))
+
+
+@pytest.mark.parametrize("fact", ["target", "data", "plan", "training", "result", "time", "energy"])
+def test_the_summary_knows(page: Path, fact: str) -> None:
+    found = re.search(f'<th scope="row">{fact}</th><td>(.*?)</td>', page.read_text(encoding="utf-8"))
+    assert found and found[1] not in ("", "unknown")
+
+
+def test_accepted_runs_have_shades_in_turn(world: Experiment, page: Path) -> None:
+    decodes = read_decodes(world.stages["evaluate"] / "decodes.jsonl")
+    section = page.read_text(encoding="utf-8").split('<section id="decodes">')[1].split("</section>")[0]
+    spans = re.findall(r'<span class="(run|run on)">(.*?)</span>', section)
+    wanted = [
+        ("run on" if number % 2 else "run", piece)
+        for each in decodes[:2]
+        for number, piece in enumerate(each["pieces"])
+    ]
+    assert spans == wanted
 
 
 def test_the_same_tables_give_the_same_bytes(world: Experiment, page: Path, tmp_path: Path) -> None:
@@ -214,6 +269,13 @@ def test_a_page_has_a_limit(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="lower report.sample_decodes or compare fewer experiments"):
         markup.write_page(tmp_path / "page.html", "title", "", [huge])
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.full
+def test_a_long_run_has_a_page_below_the_limit(tmp_path: Path) -> None:
+    world = write_world(tmp_path / "world", steps=12_000)
+    page = draw_experiment_page(world, tmp_path / "out")
+    assert page.stat().st_size < markup.MAX_PAGE_BYTES / 2
 
 
 @pytest.mark.parametrize("width", [1100, 390])
