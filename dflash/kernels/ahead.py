@@ -83,7 +83,7 @@ def configurations(
     for kernel, used, of_context in (
         (triton_attention.forward_kernel, sizes, False),
         (triton_attention.backward_block_kernel, attention_tiles.backward_block_sizes(sizes), False),
-        (triton_attention.backward_context_kernel, sizes, True),
+        (triton_attention.backward_context_kernel, attention_tiles.backward_context_sizes(sizes), True),
     ):
         warps = attention_tiles.num_warps(sizes, of_context)
         found.append(

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dflash.kernels.attention_tiles import backward_block_sizes, num_warps, tile_sizes
+from dflash.kernels.attention_tiles import backward_block_sizes, backward_context_sizes, num_warps, tile_sizes
 
 NUM_STAGES = 2
 COUNTS = ("A", "S", "WINDOW")
@@ -296,6 +296,7 @@ class _AnchorAttention(torch.autograd.Function):
             )
         num_rows, width = key_context.shape[:2]
         if num_rows and width:
+            sizes = backward_context_sizes(sizes)
             ends = _anchors_of_stretches(rows, starts, anchors, num_rows, width, sizes, ctx.window)
             grid = (triton.cdiv(width, sizes["BN"]), sizes["K"], num_rows)
             held = {name: size for name, size in sizes.items() if name != "C"}
