@@ -46,10 +46,17 @@ def backward_block_sizes(sizes: dict[str, int]) -> dict[str, int]:
     return {**sizes, "BN": 64} if sizes["BD"] <= 32 else sizes
 
 
+def backward_context_sizes(sizes: dict[str, int]) -> dict[str, int]:
+    """The sizes of the kernel of the context's gradients: beside several anchors, long stretches spill on sm_120."""
+    return {**sizes, "BN": 16} if sizes["TA"] > 1 and sizes["R"] * sizes["BD"] >= LARGEST_TILE // 2 else sizes
+
+
 def num_warps(sizes: dict[str, int], of_context: bool = False) -> int:
     """Warps of a program.
 
     Args:
         of_context: for the kernel of the context's gradients, which holds two sums of keys.
     """
-    return 8 if sizes["R"] * sizes["BD"] >= LARGEST_TILE // (2 if of_context else 1) else 4
+    # a tile of several anchors holds what tells them apart as well: with 4 warps half the largest tile spills on sm_120
+    crowded = of_context or sizes["TA"] > 1
+    return 8 if sizes["R"] * sizes["BD"] >= LARGEST_TILE // (2 if crowded else 1) else 4

@@ -12,9 +12,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dflash.kernels.attention_tiles import backward_block_sizes, num_warps, tile_sizes
+from dflash.kernels.attention_tiles import backward_block_sizes, backward_context_sizes, num_warps, tile_sizes
 
 NUM_STAGES = 2
+COUNTS = ("A", "S", "WINDOW")
+"""Arguments whose value, 1 or a multiple of 16 or neither, must not compile a kernel of its own."""
+PLACES = ("rows_ptr", "starts_ptr", "anchors_ptr")
+"""Pointers that may lead into the middle of a tensor, 8 bytes off a multiple of 16."""
 
 
 @triton.jit
@@ -44,7 +48,7 @@ def _seen(columns, row, anchor_rows, starts, anchors, slots, valid, WINDOW, HAS_
     return seen
 
 
-@triton.jit(do_not_specialize=["A", "S", "WINDOW"])
+@triton.jit(do_not_specialize=COUNTS, do_not_specialize_on_alignment=PLACES)
 def forward_kernel(
     q_ptr, kc_ptr, vc_ptr, kb_ptr, vb_ptr, out_ptr, lse_ptr, rows_ptr, starts_ptr, anchors_ptr, scale, A, S, WINDOW,
     K: tl.constexpr, G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, TA: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
@@ -106,7 +110,7 @@ def forward_kernel(
     tl.store(lse_ptr + places // D, highest + tl.log(total), mask=valid)
 
 
-@triton.jit(do_not_specialize=["A", "S", "WINDOW"])
+@triton.jit(do_not_specialize=COUNTS, do_not_specialize_on_alignment=PLACES)
 def backward_block_kernel(
     q_ptr, kc_ptr, vc_ptr, kb_ptr, vb_ptr, grad_ptr, lse_ptr, delta_ptr, rows_ptr, starts_ptr, anchors_ptr,
     grad_q_ptr, grad_kb_ptr, grad_vb_ptr, scale, A, S, WINDOW,
@@ -181,7 +185,7 @@ def backward_block_kernel(
     )
 
 
-@triton.jit(do_not_specialize=["A", "S", "WINDOW"])
+@triton.jit(do_not_specialize=COUNTS, do_not_specialize_on_alignment=PLACES)
 def backward_context_kernel(
     q_ptr, kc_ptr, vc_ptr, grad_ptr, lse_ptr, delta_ptr, rows_ptr, starts_ptr, anchors_ptr, from_ptr, to_ptr,
     grad_kc_ptr, grad_vc_ptr, scale, A, S, WINDOW,
@@ -292,6 +296,7 @@ class _AnchorAttention(torch.autograd.Function):
             )
         num_rows, width = key_context.shape[:2]
         if num_rows and width:
+            sizes = backward_context_sizes(sizes)
             ends = _anchors_of_stretches(rows, starts, anchors, num_rows, width, sizes, ctx.window)
             grid = (triton.cdiv(width, sizes["BN"]), sizes["K"], num_rows)
             held = {name: size for name, size in sizes.items() if name != "C"}
@@ -319,7 +324,7 @@ def _sizes(query: Tensor, key_block: Tensor) -> dict[str, int]:
 def _plain(
     query: Tensor, key_context: Tensor, scale: float, window: int | None
 ) -> tuple[float, int, int, int]:
-    return scale, len(query), key_context.shape[1], window or 0
+    return float(scale), len(query), key_context.shape[1], window or 0
 
 
 def _options(query: Tensor, window: int | None, sizes: dict[str, int]) -> dict[str, int | bool]:

@@ -22,7 +22,7 @@ BLOCK = 2048
 NUM_WARPS = 8
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first", "width", "stride"], do_not_specialize_on_alignment=["labels_ptr"])
 def softmax_tile_kernel(
     logits_ptr,
     weights_ptr,
@@ -102,7 +102,7 @@ def _read(logits_ptr, bias_ptr, here, inside, softcap, HAS_BIAS: tl.constexpr, H
     return tl.where(inside, tl.maximum(value, -1.0e38), -1.0e38)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width"], do_not_specialize_on_alignment=["losses_ptr", "agree_ptr"])
 def divergence_row_kernel(
     drafted_ptr,
     target_ptr,
@@ -234,7 +234,7 @@ class _Divergence(torch.autograd.Function):
                 losses_M[rows],
                 agree_M[rows],
                 size,
-                softcap or 0.0,
+                float(softcap or 0.0),
                 HAS_BIAS=bias_V is not None,
                 HAS_CAP=softcap is not None,
                 BLOCK=BLOCK,
@@ -283,7 +283,7 @@ def _cross_entropy_rows(
             entries.start,
             len(head),
             len(head),
-            softcap or 0.0,
+            float(softcap or 0.0),
             HAS_BIAS=bias_V is not None,
             HAS_CAP=softcap is not None,
             BLOCK=BLOCK,

@@ -1,7 +1,8 @@
 """Preflight's look at the kernels: every one compiled, one after another, for the cards of this machine before a rank starts.
 
 The compiler that a run would meet at its first step is met here, on one process: an assembler that does not know the
-card, a kernel that spills or asks for more shared memory than the card has.
+card, a kernel that spills or asks for more shared memory than the card has. What is compiled is what ranks launch, so they
+find it in Triton's cache.
 """
 
 from dflash.model.drafter_config import DrafterConfig
@@ -28,7 +29,8 @@ def _check(config: DrafterConfig, dtype: str, capability: int) -> Finding:
     kinds = sorted({window is not None for window in config.windows})
     shape = (config.num_heads, config.num_key_value_heads, config.block_size, config.head_size)
     # Heads with a bias or a cap cost two small kernels more; whether the target's has one is known once it is loaded.
-    variants = [(kind, False, False) for kind in kinds] + [(kinds[0], True, True)]
+    heads = [(True, True), (True, False), (False, True)]
+    variants = [(kind, False, False) for kind in kinds] + [(kinds[0], *head) for head in heads]
     try:
         found = [each for extras in variants for each in compile_all(capability, *shape, dtype, *extras)]
     except (TritonError, ValueError, RuntimeError) as error:

@@ -29,8 +29,8 @@ SHAPES = [
     (32, 8, 32, 128),
 ]
 
-# Spill 8 to 24 bytes a thread on these cards, so `compile_all` (and preflight) refuses them there.
-REFUSED = {120: [(32, 32, 16, 128), (16, 16, 16, 80), (32, 8, 4, 128), (32, 8, 8, 128)]}
+# Its forward kernel spills 8 bytes a thread on these cards, so `compile_all` (and preflight) refuses it there.
+REFUSED = {120: [(16, 16, 16, 80)]}
 
 
 def main(shapes: list[tuple[int, int, int, int]], dtypes: tuple[str, ...], extras: tuple[bool, ...]) -> None:

@@ -56,6 +56,7 @@ def attention() -> None:
 
 
 def say(name: str, ours: tuple[torch.Tensor, ...], wanted: tuple[torch.Tensor, ...]) -> None:
+    assert all(bool(each.isfinite().all()) for each in ours), f"{name}: not finite"
     errors = [
         float((a - b).norm() / b.norm().clamp(min=1e-6)) if a.numel() else 0.0
         for a, b in zip(ours, wanted, strict=True)
@@ -64,5 +65,8 @@ def say(name: str, ours: tuple[torch.Tensor, ...], wanted: tuple[torch.Tensor, .
 
 
 if __name__ == "__main__":
+    # fills whatever is allocated without values with NaN, so that an element that no kernel writes is seen
+    torch.use_deterministic_algorithms(True)
+    assert bool(torch.zeros(2).new_empty(3).isnan().all())
     losses()
     attention()

@@ -31,13 +31,13 @@ CONFIG = DrafterConfig(
 def test_each_kind_of_card_is_compiled_for_once() -> None:
     (found,) = check_kernels(CONFIG, "bf16", [90, 90])
     assert found.ok and found.name == "kernels for sm_90"
-    assert found.found.startswith("10 compiled for bf16, none spills")
+    assert found.found.startswith("20 compiled for bf16, none spills")
 
 
 def test_layers_with_and_without_a_window_are_both_compiled() -> None:
     mixed = replace(CONFIG, num_layers=2, windows=(None, 64))
     (found,) = check_kernels(mixed, "bf16", [90])
-    assert found.ok and found.found.startswith("15 compiled")
+    assert found.ok and found.found.startswith("25 compiled")
 
 
 def test_float32_states_do_not_fit_and_preflight_says_so() -> None:
