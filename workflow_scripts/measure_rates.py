@@ -14,6 +14,7 @@ def work(stage: Stage) -> None:
     import polars as pl
 
     from dflash.config.runtime import Runtime
+    from dflash.model.device import device_of
     from dflash.planning.advice import all_splits, recommend
     from dflash.planning.rates import measure
     from dflash.training.job import SECTIONS, Job
@@ -62,6 +63,8 @@ def work(stage: Stage) -> None:
             f"drafters {each.drafter_idle_share:4.0%}  {each.days:8.3f} days  {power}"
         )
     print(f"recommended: {why}")
+    if device_of(runtime.device).type == "cpu":
+        print("on a CPU ranks share the cores: splits of several ranks are slower than shown here")
 
 
 if __name__ == "__main__":
