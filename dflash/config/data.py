@@ -49,7 +49,7 @@ class Regeneration(Section):
     """Replacing the responses by the target's own (the published recipe)."""
 
     engine: Literal["off", "in_process", "server"] = "in_process"
-    """`off` trains on the data's responses; the others write the first response of a conversation anew and leave out what follows: `in_process` decodes with transformers; `server` asks an OpenAI-compatible server."""
+    """`off` trains on the data's responses; the others write every answer of a conversation anew, each after the new ones before it; a conversation ends at an answer that is cut off, and turns that call a tool stay as they are. `in_process` decodes with transformers; `server` asks an OpenAI-compatible server."""
     url: str = "http://127.0.0.1:8000/v1"
     """Base address of the server."""
     model: str | None = None
@@ -59,9 +59,9 @@ class Regeneration(Section):
     temperature: float = Field(default=0.0, ge=0.0, le=2.0)
     """Sampling temperature; 0 is greedy."""
     max_new_tokens: int = Field(default=192, ge=1)
-    """Longest response in tokens; rows cut off there are marked."""
+    """Longest response in tokens; rows cut off there are marked (`cut`) and end."""
     max_samples: int | None = Field(default=None, ge=1)
-    """Regenerate at most this many prompts of each source and split, the first by hash of the prompt; the rest is left out."""
+    """Regenerate at most this many conversations of each source file and split, the first by hash; the rest is left out."""
     batch_size: int = Field(default=64, ge=1)
     """Prompts decoded at once in process."""
     concurrency: int = Field(default=32, ge=1)

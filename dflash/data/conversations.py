@@ -1,6 +1,10 @@
-"""The conversations of a source whose responses the target writes anew: their prompts, chosen by hash."""
+"""The conversations of a source whose responses the target writes anew, chosen by hash.
 
-import json
+What the target answers: every assistant turn that follows a message of somebody else. A turn that calls a tool stays as it
+is, because the tool's answer after it belongs to that call; an assistant turn right after another, or before anybody
+spoke, answers nothing and is left out, and so is what follows the last answer.
+"""
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -10,22 +14,27 @@ from typing import Any
 
 from dflash.data.dialects import SAMPLED_ROWS, BadRow, find_dialect, to_messages
 from dflash.data.reading import read_rows
-from dflash.data.split import prompt_bytes, split_of
+from dflash.data.split import canonical_bytes, prompt_bytes, split_of
 
 
 @dataclass(frozen=True)
-class Prompt:
-    """A prompt: the messages before the first assistant turn, its split, and a name for it in files."""
+class Conversation:
+    """What the others say, in the pieces between the target's answers.
 
-    messages: list[dict[str, Any]]
+    Attributes:
+        pieces: the messages before the first answer, those between it and the second, and so on; one answer each.
+        split: the split of the first prompt. name: a hash of the pieces, for files.
+    """
+
+    pieces: list[list[dict[str, Any]]]
     split: int
     name: str
 
 
-def read_prompts(
+def read_conversations(
     path: Path, dialect: str, validation_share: float, test_share: float
-) -> tuple[list[Prompt], int]:
-    """The distinct prompts of a file in the order of their hashes, and how many rows were no conversation.
+) -> tuple[list[Conversation], int]:
+    """The distinct conversations of a file in the order of their names, and how many rows were none.
 
     Raises:
         ValueError: no row, or no known dialect.
@@ -36,45 +45,43 @@ def read_prompts(
             f"{path} has no row that can be read; it is empty or has another format than its name says"
         )
     known = find_dialect(first) if dialect == "auto" else dialect
-    found: dict[str, Prompt] = {}
+    found: dict[str, Conversation] = {}
     bad = 0
     for row in read_rows(path):
         try:
             if row.fields is None:
                 raise BadRow(row.reason or "unreadable")
-            messages = to_messages(row.fields, known)
+            pieces = list(_pieces(to_messages(row.fields, known)))
+            if not pieces:
+                raise BadRow("no turn to answer")
         except BadRow:
             bad += 1
             continue
-        prompt = prompt_bytes(messages)
-        name = blake2b(prompt, digest_size=16).hexdigest()
-        found[name] = Prompt(
-            list(_before_assistant(messages)), split_of(prompt, validation_share, test_share), name
-        )
+        name = blake2b(b"".join(map(canonical_bytes, pieces)), digest_size=16).hexdigest()
+        # as the encoder will see it
+        split = split_of(prompt_bytes(pieces[0]), validation_share, test_share)
+        found[name] = Conversation(pieces, split, name)
     return [found[name] for name in sorted(found)], bad
 
 
-def _before_assistant(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def _pieces(messages: Sequence[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    piece: list[dict[str, Any]] = []
     for message in messages:
-        if message["role"] == "assistant":
-            return
-        yield dict(message)
+        if message["role"] != "assistant" or message.get("tool_calls"):
+            piece.append(dict(message))
+        elif piece:
+            yield piece
+            piece = []
 
 
-def choose(prompts: Sequence[Prompt], max_samples: int | None) -> list[Prompt]:
-    """At most `max_samples` of each split, the first by hash."""
+def choose(conversations: Sequence[Conversation], max_samples: int | None) -> list[Conversation]:
+    """At most `max_samples` of each split, the first by name."""
     if max_samples is None:
-        return list(prompts)
+        return list(conversations)
     taken: dict[int, int] = {}
     chosen = []
-    for prompt in prompts:
-        taken[prompt.split] = taken.get(prompt.split, 0) + 1
-        if taken[prompt.split] <= max_samples:
-            chosen.append(prompt)
+    for each in conversations:
+        taken[each.split] = taken.get(each.split, 0) + 1
+        if taken[each.split] <= max_samples:
+            chosen.append(each)
     return chosen
-
-
-def row_of(prompt: Prompt, text: str, is_cut: bool) -> str:
-    """A line of the regenerated file. `cut`: the response met the limit of tokens."""
-    messages = [*prompt.messages, {"role": "assistant", "content": text}]
-    return json.dumps({"id": prompt.name, "cut": is_cut, "messages": messages}, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""Responses from an OpenAI-compatible server (vLLM, SGLang, llama.cpp), kept row by row so that a stop loses nothing.
+"""Responses from an OpenAI-compatible server (vLLM, SGLang, llama.cpp).
 
 The key for the server comes from the environment and is put in one request header; it stands in no file and no message.
 """
@@ -12,13 +12,19 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from dflash.data.conversations import Prompt
+from dflash.data.rounds import Answer, Prompt
 
 RETRIED_STATUSES = frozenset({408, 409, 429, 500, 502, 503, 504})
+REFUSING_STATUSES = frozenset({400, 413, 422})
+"""What servers say to one prompt: too long, or refused by the chat template."""
 LONGEST_PAUSE_SECONDS = 60.0
+REFUSALS_SHOWN = 3
+
+
+class RefusedError(ValueError):
+    """The server does not take this prompt; others may be answered."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +54,11 @@ class Server:
             raise ValueError(f"the server at {self.url} lists no model; set regeneration.model")
         return str(listed[0]["id"])
 
-    def respond(self, prompt: Prompt, model: str) -> tuple[str, bool]:
-        """The response to a prompt, and whether it was cut off.
+    def respond(self, prompt: Prompt, model: str) -> Answer:
+        """The response to a prompt.
 
         Raises:
+            RefusedError: the server does not take the prompt.
             ValueError: the server refuses, or went on failing; names the address and the last failure.
         """
         body = {
@@ -63,10 +70,11 @@ class Server:
         if self.template_options:
             body["chat_template_kwargs"] = dict(self.template_options)
         choice = self._ask("/chat/completions", body)["choices"][0]
-        return str(choice["message"].get("content") or ""), choice.get("finish_reason") == "length"
+        text = str(choice["message"].get("content") or "")
+        return Answer(text, choice.get("finish_reason") == "length")
 
     def _ask(self, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
-        last = ""
+        last, kind = "", ValueError
         for attempt in range(self.retries + 1):
             if attempt:
                 time.sleep(min(LONGEST_PAUSE_SECONDS, 0.5 * 2**attempt) * (0.5 + random.random() / 2))
@@ -78,11 +86,13 @@ class Server:
                     return found
             except urllib.error.HTTPError as error:
                 last = f"status {error.code}"
+                if error.code in REFUSING_STATUSES:
+                    kind = RefusedError
                 if error.code not in RETRIED_STATUSES:
                     break
             except (urllib.error.URLError, TimeoutError, ConnectionError, json.JSONDecodeError) as error:
                 last = str(getattr(error, "reason", error))
-        raise ValueError(
+        raise kind(
             f"the server at {self.url}{path} failed after {attempt + 1} attempts: {last}; see regeneration.url"
         )
 
@@ -99,23 +109,16 @@ class Server:
         return urllib.request.Request(self.url.rstrip("/") + path, data=data, headers=headers)
 
 
-def respond_to_all(
-    server: Server, prompts: Sequence[Prompt], done: Path
-) -> Iterator[tuple[Prompt, str, bool]]:
+def respond_to_all(server: Server, prompts: Sequence[Prompt]) -> Iterator[tuple[Prompt, Answer]]:
     """Every prompt with its response, as they come; at most `concurrency` requests are in flight.
 
-    Args:
-        done: file of the responses so far, a line each; what stands there is not asked again.
+    Prompts that the server refuses are left out; the first of them are printed.
     """
-    known = _known(done)
-    waiting = [prompt for prompt in prompts if prompt.name not in known]
-    yield from ((prompt, *known[prompt.name]) for prompt in prompts if prompt.name in known)
-    if not waiting:
-        return
     model = server.first_model()
-    with done.open("a", encoding="utf-8") as file, ThreadPoolExecutor(server.concurrency) as pool:
-        flying: dict[Future[tuple[str, bool]], Prompt] = {}
-        rest = iter(waiting)
+    refused = 0
+    with ThreadPoolExecutor(server.concurrency) as pool:
+        flying: dict[Future[Answer], Prompt] = {}
+        rest = iter(prompts)
         try:
             while True:
                 while len(flying) < server.concurrency and (prompt := next(rest, None)) is not None:
@@ -124,23 +127,13 @@ def respond_to_all(
                     return
                 for future in wait(flying, return_when=FIRST_COMPLETED).done:
                     prompt = flying.pop(future)
-                    text, is_cut = future.result()
-                    file.write(json.dumps({"name": prompt.name, "text": text, "cut": is_cut}) + "\n")
-                    file.flush()
-                    yield prompt, text, is_cut
+                    try:
+                        answer = future.result()
+                    except RefusedError as error:
+                        refused += 1
+                        if refused <= REFUSALS_SHOWN:
+                            print(f"{prompt.name} is left out: {error}", flush=True)
+                        continue
+                    yield prompt, answer
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _known(done: Path) -> dict[str, tuple[str, bool]]:
-    """The responses of an earlier attempt; a line that a kill cut short is left out."""
-    known: dict[str, tuple[str, bool]] = {}
-    if done.exists():
-        text = done.read_text(encoding="utf-8")
-        whole = text[: text.rfind("\n") + 1]
-        if whole != text:
-            done.write_text(whole, encoding="utf-8")
-        for line in whole.splitlines():
-            row = json.loads(line)
-            known[row["name"]] = (row["text"], row["cut"])
-    return known

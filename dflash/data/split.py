@@ -16,7 +16,12 @@ def prompt_bytes(messages: Sequence[Mapping[str, Any]]) -> bytes:
         if message["role"] == "assistant":
             break
         prompt.append(message)
-    return json.dumps(prompt, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
+    return canonical_bytes(prompt)
+
+
+def canonical_bytes(messages: Sequence[Mapping[str, Any]]) -> bytes:
+    """The same bytes for the same messages, whatever the order of their fields."""
+    return json.dumps(messages, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def split_of(prompt: bytes, validation_share: float, test_share: float) -> int:
