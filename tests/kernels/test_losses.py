@@ -82,6 +82,28 @@ def test_divergence_and_its_gradient(case: tuple) -> None:
         assert float((hidden.grad.double() - exact.grad).norm()) < 3e-4 * max(1.0, float(exact.grad.norm()))
 
 
+@pytest.mark.parametrize("labels", ["target", "data"])
+def test_bfloat16_loses_no_more_than_its_own_rounding(labels: str) -> None:
+    """The same bfloat16 numbers in float64: sums and softmax are not rounded to bfloat16 on the way (19 % off elsewhere)."""
+    made = {
+        name: each.bfloat16() if each.is_floating_point() else each
+        for name, each in world(64, 96, 3000, 1, 0.3).items()
+    }
+    hidden, exact = made["hidden"].clone().requires_grad_(), made["hidden"].double().requires_grad_()
+    ours = logits64(exact, made, False, None).log_softmax(1)
+    if labels == "target":
+        losses, _ = linear_kl(hidden, made["head"], made["target"], backend="reference")
+        theirs = logits64(made["target"], made, False, None).log_softmax(1)
+        wanted = (theirs.exp() * (theirs - ours)).sum(1)
+    else:
+        losses, _ = linear_cross_entropy(hidden, made["head"], made["labels"], backend="reference")
+        wanted = -ours.gather(1, made["labels"][:, None])[:, 0]
+    losses.sum().backward()
+    wanted.sum().backward()
+    assert float((losses.double() - wanted).detach().norm()) < 1e-2 * float(wanted.detach().norm())
+    assert float((hidden.grad.double() - exact.grad).norm()) < 1e-2 * float(exact.grad.norm())
+
+
 def test_a_wrong_gradient_would_be_seen() -> None:
     """The bound above is tight enough: leaving out the label's part breaks it by far."""
     made = world(20, 16, 50, 0, 1.0)
