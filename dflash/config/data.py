@@ -59,7 +59,7 @@ class Regeneration(Section):
     temperature: float = Field(default=0.0, ge=0.0, le=2.0)
     """Sampling temperature; 0 is greedy."""
     max_new_tokens: int = Field(default=192, ge=1)
-    """Longest response in tokens; rows cut off there are marked (`cut`) and end."""
+    """Longest response in tokens; rows cut off there are marked (`cut`), and the end of turn that the template gives them is not supervised."""
     max_samples: int | None = Field(default=None, ge=1)
     """Regenerate at most this many conversations of each source file and split, the first by hash; the rest is left out."""
     batch_size: int = Field(default=64, ge=1)

@@ -184,7 +184,8 @@ def _encoded(
         ids, mask = rendering.tokens(text, [(0, len(text))])
         return ids, mask, text.encode("utf-8", errors="surrogatepass")
     messages = to_messages(fields, dialect)
-    ids, mask = rendering.tokens(*rendering.render(messages))
+    # regenerated rows say whether their last answer met the limit of tokens
+    ids, mask = rendering.tokens(*rendering.render(messages, is_cut=fields.get("cut") is True))
     if not mask.any():
         raise BadRow(NOTHING_SUPERVISED)
     return ids, mask, prompt_bytes(messages)

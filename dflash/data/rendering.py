@@ -59,8 +59,13 @@ class Rendering:
         backend.no_padding()
         return backend
 
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[tuple[int, int]]]:
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], is_cut: bool = False
+    ) -> tuple[str, list[tuple[int, int]]]:
         """The whole text and the supervised spans of characters.
+
+        Args:
+            is_cut: the last message is an answer that was stopped early, so the end that the template gives it is not supervised.
 
         Raises:
             BadRow: the template refuses the conversation. NoPrefixError: see above.
@@ -68,8 +73,16 @@ class Rendering:
         turns = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
         if self.supervise == "last":
             turns = turns[-1:]
-        if self.is_marked:
-            return self._marked(messages, turns)
+        whole, spans = self._marked(messages, turns) if self.is_marked else self._bounded(messages, turns)
+        if is_cut and turns and turns[-1] == len(messages) - 1:
+            end = self._end_of_content(messages, whole)
+            spans = [(start, min(stop, end)) for start, stop in spans]
+        return whole, spans
+
+    def _bounded(
+        self, messages: Sequence[Mapping[str, Any]], turns: list[int]
+    ) -> tuple[str, list[tuple[int, int]]]:
+        """By the renderings up to each turn and with it."""
         whole = self._text(messages, False)
         spans = []
         for turn in turns:
@@ -92,7 +105,19 @@ class Rendering:
             ).astype(np.uint8)
         return ids, mask
 
-    def _text(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
+    def _end_of_content(self, messages: Sequence[Mapping[str, Any]], whole: str) -> int:
+        """Where the last message's content ends: the rendering that could go on there is a prefix of the whole."""
+        try:
+            begun = self._text(messages, False, continue_final_message=True)
+        except ValueError as error:
+            raise BadRow(f"the chat template does not render an answer that was cut off: {error}") from None
+        if not whole.startswith(begun):
+            raise BadRow("the chat template renders an answer that was cut off differently from a whole one")
+        return len(begun)
+
+    def _text(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool, **options: Any
+    ) -> str:
         try:
             return str(
                 self.tokenizer.apply_chat_template(
@@ -101,6 +126,7 @@ class Rendering:
                     tokenize=False,
                     add_generation_prompt=add_generation_prompt,
                     **self.options,
+                    **options,
                 )
             )
         except (TemplateError, TypeError, KeyError, AttributeError) as error:

@@ -45,6 +45,15 @@ def test_a_sample_is_the_rendered_conversation(tmp_path: Path, rendering: Render
     assert (counts.rows, counts.samples, counts.tokens) == (1, 1, len(ids))
 
 
+def test_the_end_of_an_answer_that_was_cut_off_is_not_supervised(
+    tmp_path: Path, rendering: Rendering
+) -> None:
+    _, shards = encoded(tmp_path, [{**turn("def f(x):", "return x"), "cut": True}], rendering)
+    ids, mask = shards.sample(0)
+    assert rendering.tokenizer.decode(ids) == "<|user|>def f(x):<|end|><|assistant|>return x<|end|>"
+    assert rendering.tokenizer.decode(ids[mask == 1]) == "return x"
+
+
 def test_bad_rows_are_counted_by_reason_and_shown(tmp_path: Path, rendering: Rendering) -> None:
     rows = [turn("a", "b"), {"messages": []}, {"messages": []}, turn("c", "d"), 7]
     counts, _ = encoded(tmp_path, rows, rendering)

@@ -79,9 +79,9 @@ def tokenizer() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>")
 
 
-def supervised_text(rendering: Rendering, messages: list[dict[str, Any]]) -> list[str]:
+def supervised_text(rendering: Rendering, messages: list[dict[str, Any]], is_cut: bool = False) -> list[str]:
     """What the mask marks, run by run, found from the tokens alone."""
-    ids, mask = rendering.tokens(*rendering.render(messages))
+    ids, mask = rendering.tokens(*rendering.render(messages, is_cut))
     runs: list[list[int]] = []
     for place, (token, marked) in enumerate(zip(ids.tolist(), mask.tolist(), strict=True)):
         if marked:
@@ -98,6 +98,9 @@ def test_the_mask_is_the_answers_and_their_ends(name: str, tokenizer: Any) -> No
     wanted = [f"{lead}{answer} answer{ENDS[name]}" for answer in ("first", "second")]
     assert supervised_text(rendering, CONVERSATION) == wanted
     assert supervised_text(Rendering(tokenizer, PLAIN[name], {}, "last"), CONVERSATION) == wanted[1:]
+    # an answer that was cut off has no end of its own
+    cut = [wanted[0], f"{lead}second answer"]
+    assert supervised_text(rendering, CONVERSATION, is_cut=True) == cut
 
 
 def test_generation_tags_are_the_mask(tokenizer: Any) -> None:
@@ -110,14 +113,16 @@ def test_generation_tags_are_the_mask(tokenizer: Any) -> None:
         "first answer<|im_end|>",
         "second answer<|im_end|>",
     ]
-    assert supervised_text(Rendering(tokenizer, tagged, {}, "last"), CONVERSATION) == [
-        "second answer<|im_end|>"
-    ]
+    last = Rendering(tokenizer, tagged, {}, "last")
+    assert supervised_text(last, CONVERSATION) == ["second answer<|im_end|>"]
+    assert supervised_text(last, CONVERSATION, is_cut=True) == ["second answer"]
+    assert supervised_text(last, [*CONVERSATION, CONVERSATION[0]], is_cut=True) == ["second answer<|im_end|>"]
 
 
 def test_a_thinking_block_that_the_template_inserts_is_not_supervised(tokenizer: Any) -> None:
     rendering = Rendering(tokenizer, QWEN3, {"enable_thinking": False}, "last")
     assert supervised_text(rendering, CONVERSATION) == ["second answer<|im_end|>\n"]
+    assert supervised_text(rendering, CONVERSATION, is_cut=True) == ["second answer"]
 
 
 def test_a_template_that_rewrites_earlier_turns_stops_with_the_difference(tokenizer: Any) -> None:
